@@ -186,8 +186,8 @@ fn what_is_dropped_gives_its_space_back() {
     assert_eq!(stays.len(), u64::from(ROWS));
 }
 
-/// Who finds the disk full can drop something, and then there is room. (Where the database was closed before the rows had gone there was none, and nothing that
-/// one could do about it: nothing was given back before something had hardened since the opening, for which there was no room.)
+/// Who finds the disk full can drop something, and then there is room. (Where the database was closed before the rows had gone there was none until one dropped, or deleted, something else:
+/// nothing was given back before something had hardened since the opening, for which there was no room.)
 #[test]
 fn c5_a_full_disk_has_room_again_once_an_object_is_dropped() {
     const NAME: &str = "c5_a_full_disk_has_room_again_once_an_object_is_dropped";

@@ -247,6 +247,7 @@ impl Engine {
     /// `Io`, `NoSpace` or `Lost`, if the disk fails or is full, or hardening has failed; `Aborted` if the database is closed. The
     /// last checkpoint stays.
     pub(crate) fn take_checkpoint(&self, haste: Haste) -> Result<bool> {
+        self.lose_after_fork()?;
         let _taking = self.checkpoints.taking.lock();
         // Closing comes in its turn, too. After it the directory may be somebody else's.
         self.check_writable()?;

@@ -270,3 +270,17 @@ fn there_is_more_log_between_checkpoints_where_there_is_more_memory() {
     assert_eq!(between(Options::new().memory(20 << 30).checkpoint_log_bytes(5 * MIB)), 5);
     assert_eq!(between(Options::new().checkpoint_log_bytes(0)), 0);
 }
+
+/// What it would tell of what earlier crashes took no record says yet.
+#[test]
+fn c8_there_is_no_checkpoint_after_a_crash_before_its_losses_are_recorded() {
+    let disk = SimulatedDevice::new(1);
+    let db = open(&disk);
+    let map = db.map("map").unwrap();
+    db.put(&map, "key", "1").unwrap().safe().unwrap();
+    db.put(&map, "key", "2").unwrap().forget();
+    let again = open(&disk.after_crash(&mut |_| Keep::Lost));
+    assert!(!again.checkpoint().unwrap());
+    again.persist().unwrap();
+    assert!(again.checkpoint().unwrap());
+}

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::expiry::Lifetimes;
 use super::life::{Life, Rows, Standing};
 use crate::error::{Error, ErrorKind, Result};
+use crate::planted::{Bug, planted};
 use crate::storage::epoch::{self, Pin};
 use crate::storage::ordered_index::{Insertion, LeafRead, OrderedIndex};
 use crate::storage::record::{Address, OBJECTS_MAX};
@@ -106,6 +107,12 @@ impl ObjectState {
     /// The object was dropped.
     pub(crate) fn is_dropped(&self) -> bool {
         matches!(self.life.standing(), Standing::Dropped(_))
+    }
+
+    /// It was dropped, and nobody who needs versions from `oldest` on, which is durable, can see its rows.
+    pub(super) fn can_leave(&self, oldest: u64) -> bool {
+        let is_older = |version| version <= oldest || planted(Bug::DroppedRowsGoEarly);
+        matches!(self.life.standing(), Standing::Dropped(version) if is_older(version))
     }
 
     /// It was dropped, and nobody can see its rows any more, whatever crashes.

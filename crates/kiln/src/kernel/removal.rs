@@ -34,7 +34,6 @@ use super::engine::Engine;
 use super::life::{Rows, Standing};
 use super::object::ObjectState;
 use crate::error::{Error, ErrorKind, Result};
-use crate::planted::{Bug, planted};
 use crate::storage::epoch::{self, Pin};
 use crate::storage::hash_index::Bucket;
 use crate::storage::record::{Address, DiskRecord};
@@ -150,10 +149,11 @@ impl Engine {
 
     /// Finds out of which dropped objects there are still rows. For a database that is being opened.
     pub(crate) fn look_for_dropped(&self) {
+        let oldest = self.oldest_needed();
         for object in self.objects.iter().filter(|object| object.is_dropped()) {
             let is_in_log = object.has_entries();
-            if is_in_log {
-                // Perhaps it was only counted, and never leaves.
+            if is_in_log && object.can_leave(oldest) {
+                // Perhaps it was only counted, and never leaves. Where a snapshot keeps it nothing would be told but what the last checkpoint has told.
                 self.removal.note_told(u64::MAX);
             }
             match is_in_log || self.is_in_tree(object) {
@@ -244,12 +244,8 @@ impl Engine {
         let (mut is_pending, mut has_new, mut leaving) = (false, false, Vec::new());
         for object in self.dropped_objects() {
             is_pending = true;
-            let can_leave = match object.life.standing() {
-                Standing::Dropped(version) => version <= oldest || planted(Bug::DroppedRowsGoEarly),
-                _ => false,
-            };
             match object.life.rows() {
-                Rows::Stay if can_leave => {
+                Rows::Stay if object.can_leave(oldest) => {
                     object.life.note_rows(Rows::Leave);
                     leaving.push(object.id);
                     from = from.min(object.rows_from);

@@ -319,3 +319,27 @@ fn c9_a_name_of_what_was_dropped_is_damage_for_who_drops_it() {
     db.transact(forge).unwrap().forget();
     assert_eq!(db.drop_map("map").map(drop).unwrap_err().kind(), ErrorKind::Corrupted);
 }
+
+/// Each opening, though it only read, wrote the whole index anew when it was closed.
+#[test]
+fn what_a_snapshot_keeps_of_a_dropped_object_is_told_by_one_checkpoint() {
+    let disk = SimulatedDevice::new(1);
+    let db = filled(&disk, &["map"], 100);
+    assert!(db.checkpoint().unwrap());
+    db.create_snapshot("kept").unwrap();
+    db.drop_map("map").unwrap().forget();
+    db.persist().unwrap();
+    drop(db);
+    let numbers: Vec<_> = (0..4).map(|_| checkpoint_number(&disk)).collect();
+    assert_eq!(numbers[1..], [numbers[1]; 3], "{numbers:?}");
+    let db = open(&disk);
+    db.drop_snapshot("kept").unwrap();
+    (0..2).for_each(|_| db.persist().unwrap());
+    assert_eq!(db.statistics().dropping, 0);
+    drop(db);
+    assert!(checkpoint_number(&disk) > numbers[1], "what has gone is told");
+}
+
+fn checkpoint_number(disk: &SimulatedDevice) -> u64 {
+    open(disk).engine().superblock.lock().current().checkpoint.number
+}

@@ -205,6 +205,7 @@ impl Engine {
     /// `Io` or `NoSpace` if the disk fails or is full, `Corrupted` if the log or the tree is damaged; `Lost` or `Aborted` if the
     /// database has failed or is closed. What was committed stays as it is.
     pub(crate) fn settle_durable(&self) -> Result<Settling> {
+        self.lose_after_fork()?;
         if !self.losses_are_recorded() {
             self.persist()?;
         }

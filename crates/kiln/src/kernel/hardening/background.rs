@@ -401,6 +401,32 @@ mod tests {
         });
     }
 
+    /// They wrote into the parent's files, where nothing had hardened before the fork as well as where something had.
+    #[test]
+    fn nothing_settles_in_a_forked_child_and_it_takes_no_checkpoint() {
+        if !is_alone() {
+            return;
+        }
+        let parent = tempfile::tempdir().unwrap();
+        let options = || Options::new().background(false).settle_log_bytes(0).checkpoint_log_bytes(0);
+        let db = options().open(parent.path()).unwrap();
+        let table = db.table("t").unwrap();
+        db.put(&table, "k", "v").unwrap().forget();
+        db.close().unwrap();
+        let db = std::sync::Arc::new(options().open(parent.path()).unwrap());
+        let generation = |db: &crate::Kiln| db.engine().superblock.lock().current().generation;
+        let before = generation(&db);
+        let in_child = std::sync::Arc::clone(&db);
+        in_fork(move || {
+            assert_eq!(in_child.settle().unwrap_err().kind(), ErrorKind::Lost);
+            assert_eq!(in_child.checkpoint().unwrap_err().kind(), ErrorKind::Lost);
+        });
+        assert_eq!(generation(&db), before);
+        assert!(!parent.path().join("tree").exists(), "the child has settled");
+        assert!(db.checkpoint().unwrap());
+        assert_eq!(db.settle().unwrap(), 1);
+    }
+
     /// Acts in a directory, in a process whose threads can be limited: root may have as many as there can be.
     fn as_somebody(directory: &Path, act: impl Fn() + Send + Sync + 'static) {
         // Where that fails it need not be somebody else's.
