@@ -194,7 +194,7 @@ impl Checker {
                 );
             }
         }
-        if self.settled_to() > scanner.position() {
+        if self.merged_to() > scanner.position() {
             self.problem(segments, scanner.position(), SETTLED_BEYOND_LOG);
         }
         self.report.cut_bytes = scanner.cut_bytes();
@@ -362,6 +362,11 @@ impl Checker {
     fn note_mendable(&mut self, damage: &Error) {
         self.report.problems.push(damage.without_advice().to_owned());
         self.report.mendable_problems += 1;
+    }
+
+    /// The tree has some of what the log says up to here.
+    fn merged_to(&self) -> Address {
+        self.tree.as_ref().map_or(0, |tree| tree.settled_to().max(tree.root().begun_to()))
     }
 
     /// What has settled up to here is in no index.

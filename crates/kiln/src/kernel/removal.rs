@@ -55,6 +55,7 @@ pub(crate) struct Removal {
     is_pending: AtomicBool,
     is_at_work: AtomicBool,
     walks: Mutex<Walks>,
+    left: AtomicU64,
     removed: AtomicU64,
     /// So many had left when the newest checkpoint was taken.
     told: AtomicU64,
@@ -96,6 +97,7 @@ impl Removal {
             is_pending: AtomicBool::new(false),
             is_at_work: AtomicBool::new(false),
             walks: Mutex::default(),
+            left: AtomicU64::new(0),
             removed: AtomicU64::new(0),
             told: AtomicU64::new(0),
             failure: Mutex::new(None),
@@ -111,6 +113,11 @@ impl Removal {
     /// There is something to do now.
     pub(crate) fn is_at_work(&self) -> bool {
         self.is_at_work.load(Ordering::Relaxed)
+    }
+
+    /// Of how many objects the rows have begun to leave: they settle no more.
+    pub(super) fn objects_left(&self) -> u64 {
+        self.left.load(Ordering::SeqCst)
     }
 
     /// How many rows have left the indexes.
@@ -247,6 +254,7 @@ impl Engine {
             match object.life.rows() {
                 Rows::Stay if object.can_leave(oldest) => {
                     object.life.note_rows(Rows::Leave);
+                    self.removal.left.fetch_add(1, Ordering::SeqCst);
                     leaving.push(object.id);
                     from = from.min(object.rows_from);
                     has_new = true;

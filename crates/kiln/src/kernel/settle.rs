@@ -45,7 +45,7 @@ use super::engine::Engine;
 use super::frozen::BYTES_PER_READ;
 use super::settled::InVain;
 use super::settling_pace::Moving;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::planted::{Bug, planted};
 use crate::storage::ordered_index::OrderedIndex;
 use crate::storage::record::Address;
@@ -224,7 +224,14 @@ impl Engine {
     fn settle_parts_to(&self, end: Address) -> Result<Settling> {
         let mut all = Settling::default();
         loop {
-            let part = self.settle_to(self.begun_end(end).unwrap_or(end), &mut None)?;
+            let begun_end = self.begun_end(end).filter(|&begun_end| begun_end < end);
+            let part = match self.settle_to(begun_end.unwrap_or(end), &mut None) {
+                // The deletions that make room may lie behind it. What is merged of it is left out all the same.
+                Err(error) if error.kind() == ErrorKind::NoSpace && begun_end.is_some() => {
+                    self.settle_to(end, &mut None)?
+                }
+                part => part?,
+            };
             all.puts += part.puts;
             all.deletes += part.deletes;
             all.bytes += part.bytes;
@@ -261,11 +268,11 @@ impl Engine {
         }
         let mut in_vain = settled.in_vain.lock();
         let (graves, hardened) = (self.graves.len() as u64, self.log.hardened());
-        let dropped_rows = self.removal.removed_rows();
+        let objects_left = self.removal.objects_left();
         // All of it is read anew each time, so until it is tried again it takes a few more deletions, a segment more, of the log or of room in the tree's file,
-        // that no snapshot is in the way any more, or that rows of dropped objects, which settle no more, have gone.
+        // that no snapshot is in the way any more, or that some dropped object settles no more.
         let is_free =
-            self.oldest_needed() >= in_vain.waits_for_version || dropped_rows != in_vain.dropped_rows;
+            self.oldest_needed() >= in_vain.waits_for_version || objects_left != in_vain.objects_left;
         let has_deletions = graves > 0 && (is_free || graves > in_vain.graves + in_vain.graves / 4);
         let is_longer = hardened >= in_vain.hardened.saturating_add(self.log.segment_bytes());
         let room_bytes = settled.tree.room_bytes();
@@ -281,7 +288,7 @@ impl Engine {
         *in_vain = InVain::NOTHING;
         if !has_helped {
             (in_vain.graves, in_vain.hardened, in_vain.room_bytes) = (graves, hardened, room_bytes);
-            in_vain.dropped_rows = dropped_rows;
+            in_vain.objects_left = objects_left;
             let version = settled.waits_for_version.load(Ordering::SeqCst);
             if version > self.oldest_needed() {
                 in_vain.waits_for_version = version;

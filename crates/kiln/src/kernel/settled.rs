@@ -61,15 +61,15 @@ pub(super) struct InVain {
     pub(super) hardened: Address,
     /// Room in the tree's file.
     pub(super) room_bytes: u64,
-    /// So many rows of dropped objects had gone.
-    pub(super) dropped_rows: u64,
+    /// So many dropped objects settled no more.
+    pub(super) objects_left: u64,
     /// A snapshot was in the way, which must not see that version.
     pub(super) waits_for_version: u64,
 }
 
 impl InVain {
     pub(super) const NOTHING: InVain =
-        InVain { graves: 0, hardened: 0, room_bytes: 0, dropped_rows: 0, waits_for_version: u64::MAX };
+        InVain { graves: 0, hardened: 0, room_bytes: 0, objects_left: 0, waits_for_version: u64::MAX };
 }
 
 /// The tree, and how far settling has come.

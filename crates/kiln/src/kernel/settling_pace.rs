@@ -195,7 +195,7 @@ impl Engine {
         self.liveness.lock().end_of_live(from, bytes).min(most)
     }
 
-    /// Up to where to settle at once so that so many count, and a segment: nobody's part is longer who settles what is due.
+    /// Whether what has not settled up to there may be a part of which so many bytes count, or a segment more.
     pub(super) fn is_part_of(&self, bytes: u64, end: Address) -> bool {
         let most = bytes.saturating_mul(DEAD_TIMES).saturating_add(self.log.segment_bytes());
         end.saturating_sub(self.unsettled_from()) <= most

@@ -45,7 +45,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) const SETTLED_BEYOND_LOG: &str =
-    "the log ends before the place up to where the tree says that it has settled";
+    "the log ends before the place up to where the tree says that it has settled, or begun to";
 
 impl Recovery<'_> {
     /// Takes off the index what has settled. The log ends at `end`.

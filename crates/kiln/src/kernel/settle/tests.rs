@@ -253,6 +253,41 @@ fn c4_what_was_merged_before_a_crash_is_not_merged_again() {
     }
 }
 
+/// Who asks for all to settle may have begun with much more than there is room for at once, or than an opening lasts for.
+#[test]
+fn what_was_begun_is_gone_on_with_by_who_settles_what_is_due_if_it_is_no_more_than_a_part() {
+    for (rounds, goes_on) in [(1, true), (40, false)] {
+        let begun = (0..).find_map(|step| {
+            let disk = SimulatedDevice::new(1);
+            let (db, table) = open(&disk, 1, 0);
+            let mut rows = Rows::new();
+            change(&db, &table, &mut rows, 0);
+            db.settle().unwrap();
+            (0..rounds).for_each(|_| change(&db, &table, &mut rows, 1));
+            disk.crash_after(disk.steps() + step);
+            assert!(db.settle().is_err(), "nothing was begun");
+            drop((table, db));
+            let options = options(1, 0).settle_log_bytes(16 << 10).unsettled_bytes(32 << 10);
+            let db = options.open_on(Arc::new(disk.after_crash_seeded(step))).unwrap();
+            (db.engine().settled.tree.root().begun_to() > 0).then_some((db, rows))
+        });
+        let (db, rows) = begun.unwrap();
+        let table = db.table("table").unwrap();
+        // Out of memory.
+        (0..20_u32).for_each(|number| {
+            db.put(&db.map("map").unwrap(), number.to_be_bytes(), [7; 3_000]).unwrap().safe().unwrap();
+            db.engine().make_room(0);
+        });
+        let engine = db.engine();
+        let (begun_to, head) = (engine.settled.tree.root().begun_to(), engine.log.head());
+        assert!(begun_to < head, "{begun_to}, {head}");
+        let end = engine.due_settling_end(head);
+        assert_eq!(end == begun_to, goes_on, "{end} of {begun_to}, from {}", engine.unsettled_from());
+        db.settle().unwrap();
+        assert_rows(&db, &table, &rows);
+    }
+}
+
 #[test]
 fn one_thread_settles_unless_the_options_say_more() {
     let count = |options: Options| options.settle_threads_count();
