@@ -96,7 +96,6 @@ bugs! {
     FreezesTooNew "freezes-too-new" "A long scan takes what is newer than its snapshot out of the log.",
     FreezesDeletedRows "freezes-deleted-rows" "A long scan overlooks deletions in the log of what has settled.",
     SettlesNotTheLastRun "settles-not-the-last-run" "What is still in memory behind the last sorted run counts as settled.",
-    BegunMergeHasNewer "begun-merge-has-newer" "What a merge that was interrupted has merged passes for all that the log says of these keys, though that says more by now.",
     SettledBeforeTheLastRange "settled-before-the-last-range" "The first of several ranges of keys that settle already says that all have.",
     RootNotOfLeaf "root-not-of-leaf" "A walk does not look whether the tree has changed while it read a leaf." in schedules,
     StaleTreeAccepted "stale-tree-accepted" "A tree is accepted that is older than the superblock says.",
