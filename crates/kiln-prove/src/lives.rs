@@ -29,7 +29,7 @@ use crate::arguments::Effort;
 use crate::jobs::Progress;
 use crate::oracle::{Verdict, ensure};
 use crate::support::{Random, Replay, is_of_power_loss, manual};
-use compared::{compare_serials, difference};
+use compared::{check, compare_serials, difference};
 use deeds::{Deed, Kind};
 use told::Told;
 use values::Value;
@@ -259,7 +259,7 @@ fn one_opening(
     }
     // Where there is much, that is left to the next opening.
     match is_large {
-        true => life.check()?,
+        true => check(life.db)?,
         false => life.compare()?,
     }
     if life.random.one_in(2) {
@@ -293,8 +293,7 @@ impl Life<'_> {
     /// Of a load that nobody was told of all is there, or nothing.
     fn take_in_what_was_loading(&mut self) {
         let Some(state) = self.told.loading.take() else { return };
-        let is_there = self.db.objects().iter().any(|object| object.name == loaded_name(self.told.loads - 1));
-        if is_there {
+        if self.is_there(TABLES.len() + self.told.loads - 1) {
             let version = self.db.recovery_report().horizon.number();
             self.told.commit(version, state);
             self.told.everything_is_durable();
@@ -420,10 +419,9 @@ impl Life<'_> {
 
     /// Puts and deletes rows that are there in one transaction.
     fn change(&mut self, changes: BTreeMap<Row, Option<Vec<u8>>>) -> Result<()> {
-        let (mut state, names) = (self.told.now(), self.db.objects());
+        let mut state = self.told.now();
         for number in changes.keys().map(|(object, _)| *object).collect::<BTreeSet<_>>() {
-            let is_there = names.iter().any(|object| object.name == name_of(number));
-            assert!(is_there, "C4: {:?} is gone, and had rows", name_of(number));
+            assert!(self.is_there(number), "C4: {:?} is gone, and had rows", name_of(number));
         }
         let body = |tx: &Transaction<'_>| {
             changes.iter().try_for_each(|((object, key), value)| {
@@ -497,9 +495,12 @@ impl Life<'_> {
     }
 
     fn loaded_tables(&self) -> Vec<usize> {
-        let names = self.db.objects();
-        let is_there = |number: &usize| names.iter().any(|object| object.name == name_of(*number));
-        (TABLES.len()..TABLES.len() + self.told.loads).filter(is_there).collect()
+        (TABLES.len()..TABLES.len() + self.told.loads).filter(|&number| self.is_there(number)).collect()
+    }
+
+    fn is_there(&self, object: usize) -> bool {
+        let name = name_of(object);
+        self.db.objects().iter().any(|object| object.name == name)
     }
 
     fn drop_object(&mut self, number: usize) -> Result<()> {

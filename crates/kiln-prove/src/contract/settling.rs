@@ -68,6 +68,11 @@ pub(super) fn assert_rows(db: &Kiln, table: &Table, rows: &Rows) {
         assert_eq!(snapshot.get(table, key).unwrap().as_ref(), Some(value));
     }
     drop(snapshot);
+    assert_clean(db);
+}
+
+#[track_caller]
+pub(super) fn assert_clean(db: &Kiln) {
     let check = db.check().unwrap();
     assert!(check.is_clean(), "{check}");
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use kiln::device::{Keep, SimulatedDevice};
 use kiln::{ErrorKind, Kiln, Map, Object as _, Snapshot, Table};
 
-use super::settling::{Rows, assert_rows, key, value};
+use super::settling::{Rows, assert_clean, assert_rows, key, value};
 use crate::crash::reopen;
 use crate::support::{Random, manual};
 use crate::testing::seed;
@@ -33,12 +33,6 @@ fn assert_shown(snapshot: &Snapshot<'_>, table: &Table, rows: &Rows) {
     let shown: Rows = snapshot.range::<&[u8]>(table, ..).map(Result::unwrap).collect();
     assert!(shown == *rows, "a snapshot shows {:?}", shown.keys().collect::<Vec<_>>());
     assert!(rows.iter().all(|(key, value)| snapshot.get(table, key).unwrap().as_ref() == Some(value)));
-}
-
-#[track_caller]
-fn assert_clean(db: &Kiln) {
-    let check = db.check().unwrap();
-    assert!(check.is_clean(), "{check}");
 }
 
 /// Nothing did as long as the snapshot was kept, if the database had been opened since it was given its name, and nothing had settled before.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kiln::Result;
 use kiln::device::SimulatedDevice;
 
-use super::{Ended, Life, difference};
+use super::{Ended, Life, check, difference};
 use crate::support::manual;
 
 impl Life<'_> {
@@ -25,10 +25,6 @@ impl Life<'_> {
         let copy = manual().open_on(Arc::new(disk.clone()))?;
         difference(&self.told.now(), &self.read(&copy.snapshot()?)?)?;
         self.compare_named(&copy)?;
-        let report = copy.check()?;
-        match report.problems.is_empty() {
-            true => Ok(()),
-            false => Err(format!("C9: the check finds: {report}").into()),
-        }
+        check(&copy)
     }
 }

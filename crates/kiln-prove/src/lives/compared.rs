@@ -1,7 +1,5 @@
 //! What a database must show, and what it does.
 
-use std::collections::BTreeSet;
-
 use kiln::{ErrorKind, Expiry, Kiln, Object as _, Result, Session, Snapshot};
 
 use super::values::{self, Value};
@@ -25,9 +23,8 @@ impl Life<'_> {
                 );
             }
         }
-        let names: BTreeSet<String> = self.db.objects().into_iter().map(|object| object.name).collect();
         let filled = [FILLED_MAP_NUMBER, FILLED_TABLE_NUMBER].into_iter();
-        for number in SMALL.into_iter().chain(filled.filter(|number| names.contains(&name_of(*number)))) {
+        for number in SMALL.into_iter().chain(filled.filter(|&number| self.is_there(number))) {
             let count = found.keys().filter(|(of, _)| *of == number).count() as u64;
             let counted = at_object!(self, number, object => object.len());
             if counted != count {
@@ -39,7 +36,7 @@ impl Life<'_> {
             return Err(format!("C5: {names:?} have names, of {:?}", self.told.named.keys()).into());
         }
         self.compare_named(self.db)?;
-        self.check()
+        check(self.db)
     }
 
     /// C4: the snapshots that have names show what they showed, in the database or a copy of it.
@@ -49,15 +46,6 @@ impl Life<'_> {
             difference(state, &found).map_err(|what| format!("{name:?}: {what}"))?;
         }
         Ok(())
-    }
-
-    /// C9: the check finds nothing.
-    pub(super) fn check(&self) -> std::result::Result<(), Ended> {
-        let report = self.db.check()?;
-        match report.problems.is_empty() {
-            true => Ok(()),
-            false => Err(format!("C9: the check finds: {report}").into()),
-        }
     }
 
     /// What a snapshot shows, by ranges and by keys.
@@ -94,6 +82,15 @@ impl Life<'_> {
             }
         }
         Ok(found)
+    }
+}
+
+/// C9: the check finds nothing, in the database or a copy of it.
+pub(super) fn check(db: &Kiln) -> std::result::Result<(), Ended> {
+    let report = db.check()?;
+    match report.problems.is_empty() {
+        true => Ok(()),
+        false => Err(format!("C9: the check finds: {report}").into()),
     }
 }
 

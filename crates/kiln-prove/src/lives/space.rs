@@ -139,10 +139,10 @@ impl Life<'_> {
         let log = self.db.statistics();
         let has_segment = log.log_begin / SEGMENT_BYTES < log.log_tail / SEGMENT_BYTES;
         let mut dropped = self.loaded_tables();
-        let names = self.db.objects();
         for number in [FILLED_MAP_NUMBER, FILLED_TABLE_NUMBER] {
-            let is_there = names.iter().any(|object| object.name == name_of(number));
-            dropped.extend(Some(number).filter(|_| is_there && self.random.one_in(2)));
+            if self.is_there(number) && self.random.one_in(2) {
+                dropped.push(number);
+            }
         }
         for number in dropped {
             self.drop_object(number)?;

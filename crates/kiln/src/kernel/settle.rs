@@ -215,7 +215,7 @@ impl Engine {
         self.settle_parts_to(self.log.hardened())
     }
 
-    /// The end of the part whose merge has begun, and was cut short, if that can settle, and lies before `end`: of another part less would be done already.
+    /// The end of the part whose merge has begun, and was cut short, if that can settle, and does not lie behind `end`: of another part less would be done already.
     fn begun_end(&self, end: Address) -> Option<Address> {
         let begun_to = self.settled.tree.root().begun_to();
         (begun_to <= end && self.can_settle_to(begun_to, self.unsettled_from())).then_some(begun_to)
