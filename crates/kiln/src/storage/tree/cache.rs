@@ -1,6 +1,6 @@
 //! The nodes in memory, up to a budget.
 //!
-//! A table of buckets, each two cache lines with four nodes; a lookup takes these, and the node. Readers are pinned, count nothing and
+//! A table of buckets, each a cache line with four nodes; a lookup takes that, and the node, which the processor fetches meanwhile from where its parent has it. Readers are pinned, count nothing and
 //! lock nothing: what is evicted stays in memory until all have gone on who might look at it ([`super::shared`]). The clock's hand goes
 //! round the buckets; a node that was looked at gets another round, an inner node several. Whoever evicts, evicts a batch, because
 //! waiting for readers costs the same for one node as for many; and what a node finds in its place, in a bucket that is full, waits until there is a
@@ -31,28 +31,12 @@ const BATCH_BYTES_MIN: u64 = 64 << 10;
 /// So often the hand goes round before it takes whatever comes.
 const ROUNDS: usize = 8;
 
-/// So much of a node is fetched as soon as it is known where it is: the header, and what is searched first.
-const PREFETCH_BYTES: u64 = 512;
-
-/// Four nodes, their blocks, and where their contents are in memory, which is only for the processor to fetch. Without any it is zeros: memory that
-/// nobody has touched.
-#[repr(align(128))]
+/// Four nodes and their blocks. Without any it is zeros: memory that nobody has touched.
+#[repr(align(64))]
 pub(super) struct Bucket {
     blocks: [AtomicU64; WAYS],
-    places: [AtomicU64; WAYS],
     /// Dropped with the [`Cache`].
     nodes: [ManuallyDrop<Shared<Node>>; WAYS],
-}
-
-impl Bucket {
-    /// Has the processor fetch the beginning of a node's contents, without waiting for the node to tell where they are.
-    #[inline]
-    fn prefetch(&self, way: usize) {
-        let place = self.places[way].load(Ordering::Relaxed);
-        for offset in (0..PREFETCH_BYTES).step_by(64) {
-            memory::prefetch_address(place.wrapping_add(offset) as usize);
-        }
-    }
 }
 
 /// What whoever changes anything has to himself.
@@ -172,7 +156,6 @@ impl Cache {
             if bucket.blocks[way].load(Ordering::Relaxed) != reference.block {
                 continue;
             }
-            bucket.prefetch(way);
             if let Some(node) = bucket.nodes[way].get(pin)
                 && (node.block, node.checksum) == (reference.block, reference.checksum)
             {
@@ -183,17 +166,20 @@ impl Cache {
         None
     }
 
-    /// Has the processor fetch a node, if it is here.
-    pub(super) fn prefetch(&self, reference: &NodeReference) {
-        let (bucket, pin) = (self.bucket(reference.block), epoch::pin());
-        for way in 0..WAYS {
-            if bucket.blocks[way].load(Ordering::Relaxed) == reference.block {
-                bucket.prefetch(way);
-                if let Some(node) = bucket.nodes[way].get(&pin) {
-                    memory::prefetch(node);
-                }
-            }
-        }
+    /// Has the processor fetch a child, if it is here, and what tells so.
+    #[inline]
+    pub(super) fn prefetch_child(&self, parent: &Node, index: usize) {
+        parent.prefetch_child(index);
+        memory::prefetch(self.bucket(parent.child(index).block));
+    }
+
+    /// A child, if it is here.
+    #[inline]
+    pub(super) fn find_child<'a>(&'a self, pin: &'a Pin, parent: &Node, index: usize) -> Option<&'a Node> {
+        parent.prefetch_child(index);
+        let child = self.find(pin, &parent.child(index))?;
+        parent.note_child(index, child);
+        Some(child)
     }
 
     /// A node, if it is here, to be kept.
@@ -201,10 +187,7 @@ impl Cache {
         let bucket = self.bucket(reference.block);
         (0..WAYS).find_map(|way| {
             let is_here = bucket.blocks[way].load(Ordering::Relaxed) == reference.block;
-            let node = is_here.then(|| {
-                bucket.prefetch(way);
-                bucket.nodes[way].get_owned()
-            })??;
+            let node = is_here.then(|| bucket.nodes[way].get_owned())??;
             let is_it = (node.block, node.checksum) == (reference.block, reference.checksum);
             is_it.then(|| {
                 node.note_use();
@@ -228,7 +211,6 @@ impl Cache {
             let bucket = self.bucket(node.block);
             let way = self.way_for(bucket, node.block);
             bucket.blocks[way].store(node.block, Ordering::Relaxed);
-            bucket.places[way].store(node.address(), Ordering::Relaxed);
             self.put(bucket, way, Some(node), &mut hand);
             if has_room { self.take_batch(&mut hand) } else { self.take_retired(&mut hand) }
         };

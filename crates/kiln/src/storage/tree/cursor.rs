@@ -203,7 +203,7 @@ impl Cursor {
         let Some((parent, index)) = above.last().filter(|_| entries > left) else { return };
         let next = if is_forwards { Some(index + 1) } else { index.checked_sub(1) };
         if let Some(next) = next.filter(|&next| next < parent.count()) {
-            self.tree.pages.cache.prefetch(&parent.child(next));
+            self.tree.pages.cache.prefetch_child(parent, next);
         }
     }
 
@@ -267,8 +267,9 @@ impl Cursor {
             let node = self.node(&reference, level)?;
             node.prefetch_search();
             let index = node.child_index(key);
+            node.prefetch_child(index);
             reference = node.child(index);
-            self.path.push((node, index));
+            self.push(node, index);
             level -= 1;
         }
         let leaf = self.leaf(&reference, true)?;
@@ -279,15 +280,23 @@ impl Cursor {
             Direction::Forwards => {
                 let index = index + usize::from(is_there && !is_included);
                 // The entry before, from which one step leads there, may be in another leaf.
-                self.path.push((leaf, index.min(count - 1)));
+                self.push(leaf, index.min(count - 1));
                 if index == count { self.next() } else { Ok(()) }
             }
             Direction::Backwards => {
                 let end = index + usize::from(is_there && is_included);
-                self.path.push((leaf, end.saturating_sub(1)));
+                self.push(leaf, end.saturating_sub(1));
                 if end == 0 { self.next() } else { Ok(()) }
             }
         }
+    }
+
+    /// Goes to an entry of a node below the last one of the path.
+    fn push(&mut self, node: Arc<Node>, index: usize) {
+        if let Some((parent, index)) = self.path.last() {
+            parent.note_child(*index, &node);
+        }
+        self.path.push((node, index));
     }
 
     fn node(&self, reference: &NodeReference, level: u16) -> Result<Arc<Node>> {
@@ -331,11 +340,12 @@ impl Cursor {
                 Direction::Backwards => node.count() - 1,
             };
             if level == 0 {
-                self.path.push((node, index));
+                self.push(node, index);
                 return Ok(());
             }
+            node.prefetch_child(index);
             reference = node.child(index);
-            self.path.push((node, index));
+            self.push(node, index);
             level -= 1;
         }
     }

@@ -291,17 +291,15 @@ impl Tree {
     #[inline]
     fn look_cached(&self, key: &[u8], look: impl FnOnce(&Node, usize) -> Cached) -> Cached {
         let pin = epoch::pin();
-        let Some((mut reference, mut level)) = self.newest.get(&pin).and_then(Root::top) else {
+        let Some((reference, mut level)) = self.newest.get(&pin).and_then(Root::top) else {
             return Cached::Absent;
         };
+        let mut found = self.pages.cache.find(&pin, &reference);
         loop {
-            let Some(node) = self.pages.cache.find(&pin, &reference).filter(|node| node.level() == level)
-            else {
-                return Cached::Unknown;
-            };
+            let Some(node) = found.filter(|node| node.level() == level) else { return Cached::Unknown };
             node.prefetch_search();
             if level > 0 {
-                reference = node.child(node.child_index(key));
+                found = self.pages.cache.find_child(&pin, node, node.child_index(key));
                 level -= 1;
                 continue;
             }

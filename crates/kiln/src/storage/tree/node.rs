@@ -19,7 +19,7 @@ use super::reference::{NODE_BLOCKS_MAX, NodeReference, VALUE_BYTES_MAX, ValueRef
 use crate::device::BLOCK_BYTES;
 use crate::storage::memory;
 use crate::storage::record::{self, EXPIRY_BYTES, NEVER};
-use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// Bytes before the heads.
 pub(super) const HEADER_BYTES: usize = 16;
@@ -31,6 +31,8 @@ pub(super) const WIDE: u16 = 1;
 pub(super) const EXPIRES: u16 = 4;
 /// What a search of one node has fetched at once, at most.
 const PREFETCH_BYTES_MAX: usize = 1 << 10;
+/// So much of a child is fetched as soon as it is known which one it is: the header, and what is searched first.
+const CHILD_PREFETCH_BYTES: usize = 512;
 /// The longest key.
 pub(super) const KEY_BYTES_MAX: usize = OBJECT_BYTES + record::KEY_BYTES_MAX;
 /// What a node's prefix comes to at most, once for each of its keys.
@@ -69,6 +71,15 @@ pub(super) struct Node {
     cells: usize,
     end: usize,
     bytes: Box<[u8]>,
+    /// Of an inner node's children; a leaf has none.
+    places: Box<[ChildPlace]>,
+}
+
+/// Where a child is in memory, or was, which is only for the processor to fetch.
+#[derive(Default)]
+struct ChildPlace {
+    node: AtomicUsize,
+    contents: AtomicUsize,
 }
 
 /// A cell's place: where its key's rest begins and ends, where its value ends, whether the value is elsewhere, and whether it expires: then the
@@ -145,8 +156,9 @@ impl Node {
         }
         let chances = AtomicU32::new(0);
         let bytes: Box<[u8]> = bytes[..end].into();
-        let node =
-            Node { block, checksum, level, wide, expires, chances, count, slots, prefix, cells, end, bytes };
+        let places = (0..if level > 0 { count } else { 0 }).map(|_| ChildPlace::default()).collect();
+        #[rustfmt::skip]
+        let node = Node { block, checksum, level, wide, expires, chances, count, slots, prefix, cells, end, bytes, places };
         node.validate()?;
         Ok(node)
     }
@@ -217,7 +229,7 @@ impl Node {
 
     /// The memory that it takes.
     pub(super) fn memory_bytes(&self) -> u64 {
-        (size_of::<Node>() + self.bytes.len() + 48) as u64
+        (size_of::<Node>() + self.bytes.len() + size_of_val(&*self.places) + 48) as u64
     }
 
     /// What all its keys begin with.
@@ -358,9 +370,33 @@ impl Node {
         if is_same { index } else { index - 1 }
     }
 
-    /// Where its contents begin, for who wants the processor to fetch them before it knows the rest of the node.
-    pub(super) fn address(&self) -> u64 {
-        self.bytes.as_ptr().addr() as u64
+    /// Has the processor fetch a child where somebody has found it before, without waiting for what tells whether it is still there.
+    #[inline]
+    pub(super) fn prefetch_child(&self, index: usize) {
+        let Some(place) = self.places.get(index) else { return };
+        let node = place.node.load(Ordering::Relaxed);
+        let contents = place.contents.load(Ordering::Relaxed);
+        if node == 0 {
+            return;
+        }
+        for line in (0..size_of::<Node>()).step_by(64) {
+            memory::prefetch_address(node.wrapping_add(line));
+        }
+        for line in (0..CHILD_PREFETCH_BYTES).step_by(64) {
+            memory::prefetch_address(contents.wrapping_add(line));
+        }
+    }
+
+    /// Notes where a child was found; writes only if it was elsewhere before.
+    #[inline]
+    pub(super) fn note_child(&self, index: usize, child: &Node) {
+        let Some(place) = self.places.get(index) else { return };
+        let (node, contents) = (std::ptr::from_ref(child).addr(), child.bytes.as_ptr().addr());
+        let noted = (place.node.load(Ordering::Relaxed), place.contents.load(Ordering::Relaxed));
+        if noted != (node, contents) {
+            place.node.store(node, Ordering::Relaxed);
+            place.contents.store(contents, Ordering::Relaxed);
+        }
     }
 
     /// Has the processor fetch all that a search goes through at once, rather than line after line as it goes.
