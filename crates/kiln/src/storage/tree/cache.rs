@@ -12,6 +12,7 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
+use super::frames::Frames;
 use super::node::Node;
 use super::reference::NodeReference;
 use super::shared::{Retired, Shared, release, release_with_owner};
@@ -28,6 +29,8 @@ const BYTES_PER_BUCKET: usize = 8 << 10;
 /// What goes at once: this part of the budget, and not less than that.
 const BATCH_PART: u64 = 64;
 const BATCH_BYTES_MIN: u64 = 64 << 10;
+/// What is less is on the heap: of so few places the processor knows where they are.
+const FRAMES_BYTES_MIN: usize = 2 << 20;
 /// So often the hand goes round before it takes whatever comes.
 const ROUNDS: usize = 8;
 
@@ -66,6 +69,8 @@ pub(super) struct Cache {
     buckets: Array<Bucket>,
     /// Of which nodes may take what the buckets leave.
     budget: AtomicU64,
+    /// What nodes' contents lie in.
+    frames: Arc<Frames>,
     /// How often a leaf was found.
     hits: Counts<1>,
     taken: Taken,
@@ -78,9 +83,15 @@ impl Cache {
     /// The operating system's, when there is no memory.
     pub(super) fn new(bytes: usize) -> io::Result<Cache> {
         let count = (bytes / BYTES_PER_BUCKET).max(16);
+        let budget = bytes.saturating_sub(count * size_of::<Bucket>());
+        // Where there is no address space for them they are on the heap.
+        let frames =
+            Frames::new(if bytes < FRAMES_BYTES_MIN { 0 } else { budget }).or_else(|_| Frames::new(0))?;
+        frames.set_limit(budget);
         Ok(Cache {
             buckets: Array::new(count)?,
-            budget: AtomicU64::new(bytes.saturating_sub(count * size_of::<Bucket>()) as u64),
+            budget: AtomicU64::new(budget as u64),
+            frames: Arc::new(frames),
             hits: Counts::new(),
             taken: Taken::default(),
         })
@@ -107,13 +118,24 @@ impl Cache {
         let retired = {
             let mut hand = self.taken.hand.lock();
             self.budget.store(budget, Ordering::Relaxed);
-            if self.has_room(0) {
+            let is_less = self.frames.set_limit(budget as usize);
+            if is_less {
+                self.evict_beyond(&mut hand);
+            }
+            if self.bytes() - hand.retired_bytes > budget {
+                self.evict(&mut hand, 0);
+            } else if !is_less {
                 return;
             }
-            self.evict(&mut hand, 0);
             self.take_retired(&mut hand)
         };
         release(retired);
+        self.frames.give_back();
+    }
+
+    /// What nodes' contents lie in.
+    pub(super) fn frames(&self) -> &Arc<Frames> {
+        &self.frames
     }
 
     /// Whether so much fits without evicting anything.
@@ -126,7 +148,7 @@ impl Cache {
         self.hits.sums()[0]
     }
 
-    /// How often a node was not found. Asked after each read from disk.
+    /// How often a node, or a long value, was not found. Asked after each read from disk.
     pub(super) fn misses(&self) -> u64 {
         self.taken.misses.load(Ordering::Relaxed)
     }
@@ -265,6 +287,19 @@ impl Cache {
         }
     }
 
+    /// Has nodes go whose frames lie where there are to be none any more.
+    fn evict_beyond(&self, hand: &mut Hand) {
+        for bucket in self.buckets.iter() {
+            let pin = epoch::pin();
+            for way in 0..WAYS {
+                let is_beyond = |node: &Node| self.frames.is_beyond(node.frame());
+                if bucket.nodes[way].get(&pin).is_some_and(is_beyond) {
+                    self.put(bucket, way, None, hand);
+                }
+            }
+        }
+    }
+
     /// Puts something in a place, or nothing; what was there is retired.
     fn put(&self, bucket: &Bucket, way: usize, node: Option<Arc<Node>>, hand: &mut Hand) {
         let pin = epoch::pin();
@@ -309,7 +344,7 @@ mod tests {
         pending.push_entry(b"key", b"value", false, NEVER);
         let mut bytes = vec![0; BLOCK_BYTES];
         pending.node(1).encode(&mut bytes);
-        Arc::new(Node::decode(block, 0, &bytes).unwrap())
+        Arc::new(Node::decode(&Frames::none(), block, 0, &bytes).unwrap())
     }
 
     /// For each of them all processors were interrupted, and all who were pinned waited for, though there was room: one place in three is taken then, and of a hundred

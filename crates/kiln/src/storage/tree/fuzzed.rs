@@ -1,5 +1,6 @@
 //! What fuzzers are shown of the tree.
 
+use super::frames::Frames;
 use super::node::Node;
 use super::packed::Packer;
 use super::pending::Pending;
@@ -13,7 +14,7 @@ use crate::device::BLOCK_BYTES;
 /// # Panics
 /// If a search does not find what is there, or the new node is another one.
 pub(crate) fn again(bytes: &[u8]) -> Result<Vec<u8>, &'static str> {
-    let node = Node::decode(0, 0, bytes)?;
+    let node = Node::decode(&Frames::none(), 0, 0, bytes)?;
     let mut pending = Pending::new(node.level());
     pending.push_node(&[], &node);
     let made = pending.node(node.count());
@@ -22,10 +23,10 @@ pub(crate) fn again(bytes: &[u8]) -> Result<Vec<u8>, &'static str> {
     if node.level() == 0
         && let Some(packed) = Packer::default().pack(&made)
     {
-        let same = Node::decode(0, 0, packed).expect("a leaf that was just packed is one");
+        let same = Node::decode(&Frames::none(), 0, 0, packed).expect("a leaf that was just packed is one");
         assert_eq!(same.count(), node.count());
     }
-    let same = Node::decode(0, 0, &encoded).expect("a node that was just made is one");
+    let same = Node::decode(&Frames::none(), 0, 0, &encoded).expect("a node that was just made is one");
     assert_eq!((same.level(), same.count()), (node.level(), node.count()));
     let (mut key, mut other) = (Vec::new(), Vec::new());
     for index in 0..node.count() {

@@ -457,7 +457,7 @@ impl<'a, 'o> Merger<'a, 'o> {
         })?;
         let bytes = made.blocks() * BLOCK_BYTES;
         if level > 0 || self.is_warm || self.pages.cache.has_room(bytes as u64) {
-            let node = Node::decode(block, checksum, self.output.last(blocks));
+            let node = Node::decode(self.pages.cache.frames(), block, checksum, self.output.last(blocks));
             self.pages.cache.insert(Arc::new(node.expect("a node that was just made is one")));
         }
         let (low, entries) = self.levels[usize::from(level)].take(count);

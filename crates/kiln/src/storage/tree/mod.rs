@@ -14,7 +14,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | `node`, `reference`, `packed` | a node in memory; how nodes and values are referred to; leaves that are compressed |
-//! | `pages`, `ahead`, `cache`, `shared` | reading nodes; many at once; those in memory; memory that is read without counting |
+//! | `pages`, `ahead`, `cache`, `frames`, `shared` | reading nodes; many at once; those in memory; what they lie in; memory that is read without counting |
 //! | `cursor` | walks, both ways |
 //! | `ranks` | which place a key has among all, and which key a place |
 //! | `check`, `copy` | look at everything; copy it |
@@ -35,6 +35,7 @@ mod changes;
 mod check;
 mod copy;
 mod cursor;
+mod frames;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzed;
 mod interval;
@@ -456,7 +457,7 @@ impl Tree {
             return 0;
         }
         let bytes = self.used_bytes() + more_bytes;
-        bytes.saturating_mul(self.memory_times()).saturating_add(bytes / 32 + self.pages.cache.table_bytes())
+        bytes.saturating_mul(self.memory_times()).saturating_add(bytes / 16 + self.pages.cache.table_bytes())
     }
 
     /// At most so many times as long as on disk nodes are in memory.

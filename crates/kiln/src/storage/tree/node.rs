@@ -12,7 +12,9 @@
 //! branch, and compares whole keys only among those with the same head.
 
 use std::ops::Range;
+use std::sync::Arc;
 
+use super::frames::{Frame, Frames};
 use super::key::OBJECT_BYTES;
 use super::packed;
 use super::reference::{NODE_BLOCKS_MAX, NodeReference, VALUE_BYTES_MAX, ValueReference};
@@ -70,7 +72,7 @@ pub(super) struct Node {
     prefix: usize,
     cells: usize,
     end: usize,
-    bytes: Box<[u8]>,
+    bytes: Frame,
     /// Of an inner node's children; a leaf has none.
     places: Box<[ChildPlace]>,
 }
@@ -121,11 +123,16 @@ pub(super) fn head_of(rest: &[u8]) -> u32 {
 }
 
 impl Node {
-    /// Takes a node's whole blocks, whose checksum has been compared.
+    /// Takes a node's whole blocks, whose checksum has been compared, into memory.
     ///
     /// # Errors
     /// What is wrong with them.
-    pub(super) fn decode(block: u64, checksum: u32, bytes: &[u8]) -> Result<Node, &'static str> {
+    pub(super) fn decode(
+        frames: &Arc<Frames>,
+        block: u64,
+        checksum: u32,
+        bytes: &[u8],
+    ) -> Result<Node, &'static str> {
         if bytes.len() < HEADER_BYTES || bytes.len() > NODE_BLOCKS_MAX as usize * BLOCK_BYTES {
             return Err("a node of a length that none has");
         }
@@ -155,7 +162,7 @@ impl Node {
             return Err("a node with something behind its end");
         }
         let chances = AtomicU32::new(0);
-        let bytes: Box<[u8]> = bytes[..end].into();
+        let bytes = Frame::new(frames, &bytes[..end]);
         let places = (0..if level > 0 { count } else { 0 }).map(|_| ChildPlace::default()).collect();
         #[rustfmt::skip]
         let node = Node { block, checksum, level, wide, expires, chances, count, slots, prefix, cells, end, bytes, places };
@@ -229,7 +236,12 @@ impl Node {
 
     /// The memory that it takes.
     pub(super) fn memory_bytes(&self) -> u64 {
-        (size_of::<Node>() + self.bytes.len() + size_of_val(&*self.places) + 48) as u64
+        (size_of::<Node>() + self.bytes.memory_bytes() + size_of_val(&*self.places) + 48) as u64
+    }
+
+    /// The memory of its contents.
+    pub(super) fn frame(&self) -> &Frame {
+        &self.bytes
     }
 
     /// What all its keys begin with.

@@ -131,7 +131,8 @@ impl Pages {
         if crc32c::crc32c(bytes) != reference.checksum && !planted(Bug::NodeChecksumIgnored) {
             return Err(failed("a node's checksum is not the one that its parent has"));
         }
-        let node = Node::decode(reference.block, reference.checksum, bytes).map_err(failed)?;
+        let node =
+            Node::decode(self.cache.frames(), reference.block, reference.checksum, bytes).map_err(failed)?;
         Ok(Arc::new(node))
     }
 

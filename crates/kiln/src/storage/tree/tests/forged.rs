@@ -3,6 +3,7 @@
 use super::*;
 use crate::device::{BLOCK_BYTES, Fault, FaultKind, OpenMode, OperationKind};
 use crate::error::{ErrorKind, Result};
+use crate::storage::tree::frames::Frames;
 use crate::storage::tree::map::ENTRY_BYTES;
 use crate::storage::tree::node::{EXPIRES, HEAD_BYTES, HEADER_BYTES, HEIGHT_MAX, Node, WIDE, head_of};
 use crate::storage::tree::reference::{BLOCK_FIRST, NODE_BLOCKS_MAX, NodeReference, ValueReference};
@@ -61,11 +62,11 @@ impl Forged<'_> {
 }
 
 fn refused(bytes: &[u8]) -> &'static str {
-    Node::decode(9, 0, bytes).map(drop).unwrap_err()
+    Node::decode(&Frames::none(), 9, 0, bytes).map(drop).unwrap_err()
 }
 
 fn refused_with(mut node: Forged<'static>, damage: impl FnOnce(&mut Forged<'static>)) -> &'static str {
-    assert!(Node::decode(9, 0, &node.encode()).is_ok(), "it is refused as it is");
+    assert!(Node::decode(&Frames::none(), 9, 0, &node.encode()).is_ok(), "it is refused as it is");
     damage(&mut node);
     refused(&node.encode())
 }
@@ -148,7 +149,7 @@ fn c9_a_node_with_impossible_values_is_refused() {
     };
     let mut node = Forged::leaf();
     with_large(&mut node, sane);
-    assert!(Node::decode(9, 0, &node.encode()).is_ok());
+    assert!(Node::decode(&Frames::none(), 9, 0, &node.encode()).is_ok());
     for reference in [ValueReference { bytes: 0, ..sane }, ValueReference { block: 0, ..sane }] {
         assert_eq!(refused_with(Forged::leaf(), |node| with_large(node, reference)), value);
     }
@@ -163,7 +164,7 @@ fn c9_a_leaf_with_an_impossible_time_is_refused() {
     };
     let mut node = Forged::leaf();
     expiring(&mut node, &7_u64.to_le_bytes());
-    assert_eq!(Node::decode(9, 0, &node.encode()).unwrap().expires_at(1), 7);
+    assert_eq!(Node::decode(&Frames::none(), 9, 0, &node.encode()).unwrap().expires_at(1), 7);
     let damaged = |time: &[u8]| refused_with(Forged::leaf(), |node| expiring(node, time));
     assert_eq!(damaged(&[1; 7]), "a leaf with a cut time");
     assert_eq!(damaged(&NEVER.to_le_bytes()), "a leaf with a value that expires at no time");
@@ -310,7 +311,7 @@ fn c9_children_that_are_said_to_have_impossibly_many_entries_are_read_and_merged
     let mut file = File::new();
     let NodeReference { block, blocks, checksum, .. } = file.root.node;
     let place = block as usize * BLOCK_BYTES..(block as usize + blocks as usize) * BLOCK_BYTES;
-    let node = Node::decode(block, checksum, &file.bytes[place.clone()]).unwrap();
+    let node = Node::decode(&Frames::none(), block, checksum, &file.bytes[place.clone()]).unwrap();
     for child in node.children(0) {
         let honest = child.encode();
         let at = file.bytes[place.clone()].windows(honest.len()).position(|bytes| bytes == honest).unwrap();
@@ -334,7 +335,7 @@ fn c9_children_in_each_others_places_are_met_with_an_error_by_who_merges() {
         let file = File::new();
         let NodeReference { block, blocks, checksum, .. } = file.root.node;
         let bytes = &file.bytes[block as usize * BLOCK_BYTES..][..blocks as usize * BLOCK_BYTES];
-        Node::decode(block, checksum, bytes).unwrap().children(0).count()
+        Node::decode(&Frames::none(), block, checksum, bytes).unwrap().children(0).count()
     };
     let mut refused = 0;
     for (one, other) in (0..children).flat_map(|one| (one + 1..children).map(move |other| (one, other))) {
@@ -342,7 +343,7 @@ fn c9_children_in_each_others_places_are_met_with_an_error_by_who_merges() {
             let mut file = File::new();
             let NodeReference { block, blocks, checksum, .. } = file.root.node;
             let place = block as usize * BLOCK_BYTES..(block as usize + blocks as usize) * BLOCK_BYTES;
-            let node = Node::decode(block, checksum, &file.bytes[place.clone()]).unwrap();
+            let node = Node::decode(&Frames::none(), block, checksum, &file.bytes[place.clone()]).unwrap();
             let encoded = [one, other].map(|index| node.child(index).encode());
             let at = encoded.each_ref().map(|child| {
                 let found = file.bytes[place.clone()].windows(child.len()).position(|bytes| bytes == child);

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::error::ErrorKind;
+use crate::storage::tree::frames::Frames;
 use crate::storage::tree::node::Node;
 use crate::storage::tree::packed::{PACKED, Packer};
 use crate::storage::tree::pending::Pending;
@@ -138,7 +139,7 @@ fn packed_leaf() -> Vec<u8> {
 #[test]
 fn c9_a_packed_leaf_that_was_changed_is_refused_or_a_leaf_and_takes_no_memory_without_bound() {
     let leaf = packed_leaf();
-    let decode = |bytes: &[u8]| Node::decode(2, 0, bytes);
+    let decode = |bytes: &[u8]| Node::decode(&Frames::none(), 2, 0, bytes);
     assert_eq!(decode(&leaf).unwrap().count(), 200);
     let with = |offset: usize, field: &[u8]| {
         let mut changed = leaf.clone();
