@@ -37,7 +37,7 @@ use crate::sync::{Mutex, MutexGuard};
 
 /// Pages and records share the caches in such parts, of which each has one at least.
 const PARTS: u64 = 8;
-/// It is looked at anew who has a use for how much once that may have changed by such a part of the caches.
+/// It is looked at anew who has a use for how much once that may have changed by such a part of the caches, or there are pages for the first time.
 const LOOK_PART: u64 = 64;
 
 /// Bytes of the caches, as they are opened and at the most, and what pages may have of them.
@@ -261,7 +261,10 @@ impl Engine {
         let begins_reading = next.is_reading && !division.is_reading;
         let log_share = log.ring_bytes() + cache.usual - cache.most;
         let looked_at = self.needs_mark();
+        // However little it is, without memory each read is one from disk.
+        let lacks_pages = next.page_parts == 0 && self.needs(log.head()).pages > 0;
         if next.is_reading != division.is_reading
+            || lacks_pages
             || looked_at.abs_diff(next.looked_at) >= cache.usual / LOOK_PART
             || self.leaf_images.is_wanted() && !division.has_images
         {

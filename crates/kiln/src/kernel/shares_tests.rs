@@ -69,3 +69,33 @@ fn where_the_caches_have_all_that_they_may_have_it_is_not_looked_at_with_each_re
     let looked_at = engine.shares.looked_at_reads.load(Ordering::Relaxed);
     assert!(reads > after && reads - looked_at <= after, "{reads}, looked at after {looked_at}");
 }
+
+/// What was less than a 64th of the caches was no reason to divide them anew: a small table that was loaded, or had settled, was read from disk each time.
+#[test]
+fn pages_have_memory_however_few_they_are_beside_it() {
+    let options = Options::new().background(false).memory(64 << 20).segment_bytes(1 << 20);
+    for is_loaded in [true, false] {
+        let db = options.clone().open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+        let rows = (0..100_u32).map(u32::to_be_bytes);
+        if is_loaded {
+            db.bulk_load("table", rows.map(|key| Ok::<_, crate::Error>((key, key))), |_| {}).unwrap();
+        }
+        let table = db.table("table").unwrap();
+        if !is_loaded {
+            (0..100_u32).for_each(|row| db.put(&table, row.to_be_bytes(), b"value").unwrap().forget());
+            db.settle().unwrap();
+        }
+        let read_all = || {
+            let found = (0..100_u32).filter_map(|row| db.get(&table, row.to_be_bytes()).unwrap());
+            assert_eq!(found.count(), 100);
+            db.engine().settled.tree.cache_misses()
+        };
+        let before = read_all();
+        assert_eq!(
+            read_all() - before,
+            0,
+            "of {} from disk",
+            if is_loaded { "a load" } else { "rows that settled" }
+        );
+    }
+}
