@@ -64,6 +64,9 @@ use crate::planted::{Bug, planted};
 use crate::storage::hash_index::IndexChains;
 use crate::sync::atomic::Ordering;
 
+/// Pieces of what an opening has left in memory for which notes are made with each [`Kiln::persist`], if there is no keeper.
+const NOTES_MADE: usize = 16;
+
 /// An object of a database, in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectInfo {
@@ -416,6 +419,8 @@ impl Kiln {
             self.engine().remove_dropped();
             self.engine().sweep();
             self.engine().share_memory();
+            // Some of them with each call.
+            let _ = (0..NOTES_MADE).all(|_| self.engine().make_notes());
             self.engine().settle_if_due();
             self.engine().take_due_checkpoint(Haste::Waited);
             self.engine().tell_withheld();

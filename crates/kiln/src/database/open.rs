@@ -13,6 +13,7 @@ use crate::kernel::engine::{Engine, OpenTransactions};
 use crate::kernel::expiry::Expiring;
 use crate::kernel::hardening::Hardening;
 use crate::kernel::ledger::Ledger;
+use crate::kernel::notes::Notes;
 use crate::kernel::pending_read::Reader;
 use crate::kernel::recovery::{Base, Recovered, RecoveryReport, VERSIONS_END, VERSIONS_SKIPPED, recover};
 use crate::kernel::removal::Removal;
@@ -133,6 +134,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         cold,
         shares: Shares::new(cache_bytes, opened_end),
         leaf_images: LeafImages::new(cache_bytes.most),
+        notes: Notes::new(opened_end),
         reader: Reader::default(),
         settled: Settled::new(
             tree,

@@ -367,7 +367,7 @@ impl Engine {
     pub(crate) fn note_superseded(&self, address: Address) {
         if address >= self.log.head()
             && record::note_successor(self.log.memory(address, 16))
-            && address >= self.opened_end
+            && self.notes.are_in(address)
         {
             self.forget_image(address);
         }

@@ -10,6 +10,7 @@ use super::compaction::Compaction;
 use super::expiry::Expiring;
 use super::handle::Handle;
 use super::hardening::Hardening;
+use super::notes::Notes;
 use super::object::Objects;
 use super::pending_read::Reader;
 use super::recovery::VERSIONS_SKIPPED;
@@ -60,6 +61,7 @@ pub(crate) struct Engine {
     pub(crate) cold: Cold,
     pub(crate) shares: Shares,
     pub(crate) leaf_images: LeafImages,
+    pub(crate) notes: Notes,
     pub(crate) reader: Reader,
     pub(crate) settled: Settled,
     pub(crate) liveness: Mutex<Liveness>,

@@ -21,6 +21,7 @@
 //!   settled, settle, newest, settling_pace
 //!                                        what has left the log for the tree: reading it, moving it there, and how fast
 //!   frozen, leaf_images                  for long scans what has not settled, in order; for those again and again a leaf's rows, side by side
+//!   notes                                which of the records that an opening has left in memory are their keys' newest
 //!   load                                 what was never in the log
 //!   sweep, compaction                    forgetting what nobody needs, and moving what somebody does
 //!   life, removal                        whether an object is there, and how the rows of one go that was dropped
@@ -55,6 +56,7 @@ pub(crate) mod load;
 pub(crate) mod losses;
 pub(crate) mod named_snapshot;
 mod newest;
+pub(crate) mod notes;
 pub(crate) mod object;
 pub(crate) mod pending_read;
 pub(crate) mod read;

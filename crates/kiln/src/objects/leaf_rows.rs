@@ -146,7 +146,7 @@ impl LeafKeys {
         let (engine, object) = (&table.handle().engine, table.handle().id);
         let is_missed = |position: &usize| missed >> *position & 1 == 1;
         let mut candidates: [Address; BATCH_KEYS_MAX] = [0; BATCH_KEYS_MAX];
-        let mut is_left = false;
+        let (mut is_left, mut is_without_notes) = (false, false);
         {
             let _pin = epoch::pin();
             for position in (begin..end).filter(is_missed) {
@@ -165,9 +165,15 @@ impl LeafKeys {
                     .or_else(|| engine.index.find(engine.index.bucket_of(hash), hash, put_at));
                 match found.filter(|(_, view)| self.rows.take(position, key.len(), view)) {
                     Some((address, _)) => table.ordered().give_hint(&self.batch, position, address),
-                    None => is_left = true,
+                    None => {
+                        is_left = true;
+                        is_without_notes |= engine.lacks_notes(candidates[position]);
+                    }
                 }
             }
+        }
+        if is_without_notes {
+            engine.ask_for_notes();
         }
         if is_left { self.fetch_records(table, end, cold_end, version_max) } else { 0 }
     }

@@ -232,6 +232,12 @@ impl<'a> RecordView<'a> {
         self.words[1].load(Ordering::Relaxed) & SUCCEEDED != 0
     }
 
+    /// Makes the notes of a record in memory that was read from disk, where a part of its checksum was. The caller holds the key's bucket.
+    pub(crate) fn set_notes(&self, has_successor: bool) {
+        let bare = self.words[1].load(Ordering::Relaxed) & !(SUCCEEDED | IMAGED);
+        self.words[1].store(bare | if has_successor { SUCCEEDED } else { 0 }, Ordering::Relaxed);
+    }
+
     /// Notes in a record in memory that its row is about to be copied into an image. A successor that is noted at the same time may undo that: so whoever
     /// copies waits until nobody is pinned any more who was, and then looks for successors.
     pub(crate) fn note_image(&self) {

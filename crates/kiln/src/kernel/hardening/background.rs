@@ -209,7 +209,8 @@ fn run_keeper(engine: &Arc<Engine>) {
             }
             let count = engine.hardening.count.load(Ordering::Relaxed);
             let was_active = std::mem::replace(&mut hardenings_seen, count) != count;
-            let is_asked = engine.shares.is_wanted() || engine.leaf_images.is_asked();
+            let is_asked =
+                engine.shares.is_wanted() || engine.leaf_images.is_asked() || engine.notes.are_wanted();
             let is_removing = engine.removal.is_at_work();
             let is_in_haste =
                 engine.compaction.is_in_haste() || engine.warm.is_in_haste() || is_asked || is_removing;
@@ -233,6 +234,7 @@ fn run_keeper(engine: &Arc<Engine>) {
         engine.log.populate_ahead();
         engine.index.catch_up();
         engine.share_memory();
+        engine.make_notes();
         engine.copy_leaves();
         engine.keep_warm();
         engine.make_room(0);

@@ -406,8 +406,7 @@ impl Engine {
         key: &[u8],
         version_max: u64,
     ) -> Option<RecordView<'_>> {
-        // In those that recovery has left in memory nothing was noted.
-        if address < self.opened_end || address == NO_ADDRESS {
+        if !self.notes.are_in(address) || address == NO_ADDRESS {
             return None;
         }
         let view = self.log.put_of(address, object, key)?;
