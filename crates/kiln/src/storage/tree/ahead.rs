@@ -175,7 +175,7 @@ pub(crate) struct LeavesAhead<'t> {
 
 impl Tree {
     /// True if so much of the tree is on disk alone that it is worth looking [ahead](Self::leaves_ahead); or may be, if it has packed leaves, or values
-    /// with blocks of their own, which are never in memory.
+    /// with blocks of their own, which take less in memory than on disk, and do not stay there if they are long.
     pub(crate) fn is_partly_on_disk(&self) -> bool {
         let bytes = self.used_bytes().saturating_mul(self.memory_times());
         self.pages.cache.bytes() < bytes - bytes / ON_DISK_PART
@@ -183,7 +183,7 @@ impl Tree {
 
     /// Lends a queue, which is kept for the next who reads: it costs as much as a read to make one. In a process that was forked
     /// its parent's are given up.
-    fn with_queue<T>(&self, read: impl FnOnce(&mut Queue) -> T) -> T {
+    pub(super) fn with_queue<T>(&self, read: impl FnOnce(&mut Queue) -> T) -> T {
         let kept = self.queues.lock().pop();
         let mut queue = kept.filter(Queue::is_here).unwrap_or_default();
         let result = read(&mut queue);

@@ -256,7 +256,7 @@ impl Cache {
         let empty = || (0..WAYS).find(|&way| bucket.nodes[way].get(&pin).is_none());
         let unused = || {
             (0..WAYS).find(|&way| {
-                bucket.nodes[way].get(&pin).is_none_or(|node| node.level() == 0 && !node.take_chance())
+                bucket.nodes[way].get(&pin).is_none_or(|node| !node.is_inner() && !node.take_chance())
             })
         };
         same.or_else(empty).or_else(unused).unwrap_or(block as usize % WAYS)

@@ -11,6 +11,7 @@ use super::Tree;
 use super::node::Node;
 use super::reference::NodeReference;
 use super::root::Root;
+use super::values::ValuesAhead;
 use crate::error::Result;
 use crate::storage::record::NEVER;
 
@@ -64,6 +65,7 @@ pub(crate) struct Cursor {
     end: Vec<u8>,
     /// Leaves that have been read and are to come, the next one last.
     read: Vec<Arc<Node>>,
+    values: ValuesAhead,
     /// Nobody has asked for what it comes to.
     is_unasked: bool,
 }
@@ -82,6 +84,7 @@ impl Cursor {
             wanted: None,
             end: Vec::new(),
             read: Vec::new(),
+            values: ValuesAhead::default(),
             is_unasked: false,
         }
     }
@@ -100,6 +103,7 @@ impl Cursor {
         self.direction = direction;
         self.ahead = 1;
         self.read.clear();
+        self.values.forget();
         self.path.clear();
         let found = self.find(bound);
         self.settle(found)
@@ -190,6 +194,7 @@ impl Cursor {
     /// them, as far as that is of use: who goes on has the rest fetched step by step; and what comes behind the leaf, if that is in memory.
     pub(crate) fn expect(&mut self, entries: Option<usize>) {
         self.wanted = entries.map(|entries| entries as u64);
+        self.values.expect(entries);
         let Some(((leaf, index), above)) = self.path.split_last() else { return };
         let (left, is_forwards) = match self.direction {
             Direction::Forwards => (leaf.count() - index, true),
@@ -233,7 +238,18 @@ impl Cursor {
     /// As of [`Cursor::seek`], but that the cursor stays.
     pub(crate) fn value_into(&mut self, value: &mut Vec<u8>) -> Result<()> {
         let Some((leaf, index)) = self.path.last() else { return Ok(()) };
-        self.tree.pages.value_into(leaf, *index, value)
+        // In its direction, to the end of the leaf.
+        let (step, left) = match self.direction {
+            Direction::Forwards => (1, leaf.count() - 1 - index),
+            Direction::Backwards => (-1, *index),
+        };
+        let others = (1..=left as isize).map(|place| index.wrapping_add_signed(step * place));
+        self.values.take(&self.tree, leaf, (*index, others), value)
+    }
+
+    #[cfg(test)]
+    pub(super) fn values_ahead(&self) -> usize {
+        self.values.len()
     }
 
     /// Goes to the next key in its direction.

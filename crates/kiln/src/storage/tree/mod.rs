@@ -15,7 +15,7 @@
 //! |---|---|
 //! | `node`, `reference`, `packed` | a node in memory; how nodes and values are referred to; leaves that are compressed |
 //! | `pages`, `ahead`, `cache`, `frames`, `shared` | reading nodes; many at once; those in memory; what they lie in; memory that is read without counting |
-//! | `cursor` | walks, both ways |
+//! | `cursor`, `values` | walks, both ways; values that have blocks of their own |
 //! | `ranks` | which place a key has among all, and which key a place |
 //! | `check`, `copy` | look at everything; copy it |
 //! | `update` | what changes it, or its file |
@@ -60,6 +60,7 @@ mod space;
 #[cfg(test)]
 mod tests;
 mod update;
+mod values;
 mod writer;
 
 use std::sync::Arc;
@@ -279,7 +280,10 @@ impl Tree {
                 value.extend_from_slice(bytes);
                 Cached::Found { expires_at: leaf.expires_at(index) }
             }
-            ValueIn::There(_) => Cached::Unknown,
+            ValueIn::There(reference) => match self.pages.value_in_memory(&reference, value) {
+                true => Cached::Found { expires_at: leaf.expires_at(index) },
+                false => Cached::Unknown,
+            },
         })
     }
 

@@ -43,6 +43,8 @@ pub(super) const PREFIXES_BYTES_MAX: usize = 4 << 20;
 const _: () = assert!(NODE_BLOCKS_MAX as usize * BLOCK_BYTES <= VALUE_BYTES_MAX as usize);
 /// Levels that a tree has at most, were each inner node to have two children only.
 pub(super) const HEIGHT_MAX: u16 = 64;
+/// That of a value which has blocks of its own, and no entries.
+const VALUE_LEVEL: u16 = u16::MAX;
 #[cfg(test)]
 pub(super) const OFFSETS: [(&str, usize); 5] =
     [("level", 0), ("flags", 2), ("count", 4), ("end", 8), ("prefix bytes", 12)];
@@ -170,6 +172,30 @@ impl Node {
         Ok(node)
     }
 
+    /// A value that has blocks of its own, to be kept in memory.
+    pub(super) fn of_value(frames: &Arc<Frames>, reference: &ValueReference, value: &[u8]) -> Node {
+        Node {
+            block: reference.block,
+            checksum: reference.checksum,
+            level: VALUE_LEVEL,
+            wide: false,
+            expires: false,
+            chances: AtomicU32::new(0),
+            count: 0,
+            slots: 0,
+            prefix: 0,
+            cells: 0,
+            end: value.len(),
+            bytes: Frame::new(frames, value),
+            places: Box::default(),
+        }
+    }
+
+    /// The value, if it is one.
+    pub(super) fn as_value(&self) -> Option<&[u8]> {
+        (self.level == VALUE_LEVEL).then_some(&*self.bytes)
+    }
+
     /// Compares everything with everything.
     fn validate(&self) -> Result<(), &'static str> {
         let mut at = self.cells;
@@ -227,6 +253,11 @@ impl Node {
     /// 0 for a leaf, otherwise one more than its children's.
     pub(super) fn level(&self) -> u16 {
         self.level
+    }
+
+    /// True if it has children.
+    pub(super) fn is_inner(&self) -> bool {
+        (1..HEIGHT_MAX).contains(&self.level)
     }
 
     /// Entries of a leaf, children of an inner node.
@@ -436,7 +467,7 @@ impl Node {
     /// Notes that it was looked at; writes only if that was not noted. An inner node, which leads to many, stays longer than a leaf.
     #[inline]
     pub(super) fn note_use(&self) {
-        let chances = 1 + 2 * u32::from(self.level.min(2));
+        let chances = if self.is_inner() { 1 + 2 * u32::from(self.level.min(2)) } else { 1 };
         if self.chances.load(Ordering::Relaxed) < chances {
             self.chances.store(chances, Ordering::Relaxed);
         }

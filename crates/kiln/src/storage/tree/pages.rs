@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::cache::Cache;
-use super::node::{Node, ValueIn};
+use super::node::Node;
 use super::reference::{NodeReference, ValueReference};
 use crate::device::{
     AlignedBuffer, BLOCK_BYTES, Device, DeviceFile, QueuedRead, READS_IN_FLIGHT_MAX, ReadQueue,
@@ -226,29 +226,23 @@ impl Pages {
         Ok((token, done.buffer))
     }
 
-    /// Replaces `value` by a value that has blocks of its own.
+    /// Replaces `value` by a value that has blocks of its own, from disk.
     pub(super) fn read_value(&self, reference: &ValueReference, value: &mut Vec<u8>) -> Result<()> {
         let buffer = self.read(reference.block, reference.blocks())?;
-        let bytes = &buffer[..reference.bytes as usize];
-        if crc32c::crc32c(bytes) != reference.checksum {
-            return Err(
-                self.corrupted(reference.block, "a value's checksum is not the one that its leaf has")
-            );
-        }
+        self.check_value(reference, &buffer)?;
         value.clear();
-        value.extend_from_slice(bytes);
+        value.extend_from_slice(&buffer[..reference.bytes as usize]);
         Ok(())
     }
 
-    /// Replaces `value` by a leaf's value, wherever that is.
-    pub(super) fn value_into(&self, leaf: &Node, index: usize, value: &mut Vec<u8>) -> Result<()> {
-        match leaf.value(index) {
-            ValueIn::Here(bytes) => {
-                value.clear();
-                value.extend_from_slice(bytes);
-                Ok(())
+    /// Checks the whole blocks of a value.
+    pub(super) fn check_value(&self, reference: &ValueReference, blocks: &[u8]) -> Result<()> {
+        let bytes = blocks.get(..reference.bytes as usize);
+        match bytes.is_some_and(|bytes| crc32c::crc32c(bytes) == reference.checksum) {
+            true => Ok(()),
+            false => {
+                Err(self.corrupted(reference.block, "a value's checksum is not the one that its leaf has"))
             }
-            ValueIn::There(reference) => self.read_value(&reference, value),
         }
     }
 }

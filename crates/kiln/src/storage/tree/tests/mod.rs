@@ -10,6 +10,7 @@ mod packed;
 mod parts;
 mod reclaim;
 mod threads;
+mod values;
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
