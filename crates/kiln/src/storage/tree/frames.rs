@@ -24,8 +24,8 @@ const UNIT_WORDS: usize = UNIT_BYTES / 8;
 const UNITS: usize = u64::BITS as usize;
 /// What is longer is on the heap.
 pub(super) const FRAME_BYTES_MAX: usize = UNITS * UNIT_BYTES;
-/// Words of bits for what is given back to the system at once.
-const GROUP: usize = (2 << 20) / (UNITS * UNIT_BYTES);
+/// Words of bits for what is given back to the system at once. Miri looks at all memory that there may be again and again.
+const GROUP: usize = if cfg!(miri) { 2 } else { (2 << 20) / FRAME_BYTES_MAX };
 /// Room is looked for in so many words, and then the heap has some.
 const WORDS_SEARCHED: usize = 64;
 /// So that room is soon found there is this part more of it than nodes may take.
@@ -250,7 +250,7 @@ impl Drop for Frame {
 mod tests {
     use super::*;
 
-    const BYTES: usize = 2 << 20;
+    const BYTES: usize = GROUP * FRAME_BYTES_MAX;
 
     fn with_limit(bytes: usize) -> Arc<Frames> {
         let frames = Frames::new(2 * BYTES).unwrap();
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn frames_keep_their_bytes_while_others_come_and_go_on_several_threads() {
-        const ROUNDS: u32 = if cfg!(miri) { 60 } else { 20_000 };
+        const ROUNDS: u32 = if cfg!(miri) { 20 } else { 20_000 };
         let frames = with_limit(BYTES / 8);
         std::thread::scope(|scope| {
             for thread in 0..3_u32 {
@@ -324,9 +324,9 @@ mod tests {
     fn memory_that_was_touched_is_used_again_before_other_memory_is() {
         let frames = with_limit(2 * BYTES);
         let bytes = vec![5; 8 << 10];
-        let mut kept: Vec<_> = (0..20).map(|_| Frame::new(&frames, &bytes)).collect();
+        let mut kept: Vec<_> = (0..10).map(|_| Frame::new(&frames, &bytes)).collect();
         for round in 0..500 {
-            kept[round % 20] = Frame::new(&frames, &bytes);
+            kept[round % 10] = Frame::new(&frames, &bytes);
         }
         assert_eq!(frames.top.load(Ordering::Relaxed), GROUP);
     }
