@@ -81,8 +81,7 @@ impl Engine {
     #[cold]
     pub(crate) fn ask_for_notes(&self) {
         let is_first = !self.notes.are_wanted() && !self.notes.is_wanted.swap(true, Ordering::SeqCst);
-        // In a forked process there is no keeper.
-        if is_first && self.hardening.has_background() && self.process.is_this() {
+        if is_first && self.has_hardener() {
             self.hardening.wake_keeper();
         }
     }

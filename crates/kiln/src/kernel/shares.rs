@@ -262,7 +262,7 @@ impl Engine {
         let log_share = log.ring_bytes() + cache.usual - cache.most;
         let looked_at = self.needs_mark();
         // However little it is, without memory each read is one from disk.
-        let lacks_pages = next.page_parts == 0 && self.needs(log.head()).pages > 0;
+        let lacks_pages = next.page_parts == 0 && self.needed_page_bytes() > 0;
         if next.is_reading != division.is_reading
             || lacks_pages
             || looked_at.abs_diff(next.looked_at) >= cache.usual / LOOK_PART
@@ -341,10 +341,13 @@ impl Engine {
     /// How much of the caches there is a use for, if the log's head is there.
     fn needs(&self, head: Address) -> Needs {
         let cold_bytes = self.liveness.lock().live_bytes_before(head);
-        let settled = &self.settled;
-        let pages = settled.tree.memory_bytes_max(settled.moving_bytes.load(Ordering::SeqCst));
         // With their directory.
-        Needs { records: cold_bytes + cold_bytes / 8, pages }
+        Needs { records: cold_bytes + cold_bytes / 8, pages: self.needed_page_bytes() }
+    }
+
+    fn needed_page_bytes(&self) -> u64 {
+        let settled = &self.settled;
+        settled.tree.memory_bytes_max(settled.moving_bytes.load(Ordering::SeqCst))
     }
 
     /// What changes as they do.

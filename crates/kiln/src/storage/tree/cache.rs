@@ -70,7 +70,7 @@ pub(super) struct Cache {
     /// Of which nodes may take what the buckets leave.
     budget: AtomicU64,
     /// What nodes' contents lie in.
-    frames: Arc<Frames>,
+    frames: Frames,
     /// How often a leaf was found.
     hits: Counts<1>,
     taken: Taken,
@@ -91,7 +91,7 @@ impl Cache {
         Ok(Cache {
             buckets: Array::new(count)?,
             budget: AtomicU64::new(budget as u64),
-            frames: Arc::new(frames),
+            frames,
             hits: Counts::new(),
             taken: Taken::default(),
         })
@@ -134,7 +134,7 @@ impl Cache {
     }
 
     /// What nodes' contents lie in.
-    pub(super) fn frames(&self) -> &Arc<Frames> {
+    pub(super) fn frames(&self) -> &Frames {
         &self.frames
     }
 

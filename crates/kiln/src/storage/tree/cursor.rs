@@ -34,6 +34,15 @@ pub(crate) enum Direction {
 }
 
 impl Direction {
+    /// So many of the places from one of them on, as far as there are any; there are `end`.
+    #[inline]
+    fn places(self, first: usize, count: usize, end: usize) -> impl Iterator<Item = usize> {
+        (0..count).map_while(move |place| match self {
+            Direction::Forwards => Some(first + place).filter(|&place| place < end),
+            Direction::Backwards => first.checked_sub(place),
+        })
+    }
+
     /// True if it comes to one key before the other.
     #[inline]
     pub(crate) fn is_before(self, one: &[u8], other: &[u8]) -> bool {
@@ -238,12 +247,7 @@ impl Cursor {
     /// As of [`Cursor::seek`], but that the cursor stays.
     pub(crate) fn value_into(&mut self, value: &mut Vec<u8>) -> Result<()> {
         let Some((leaf, index)) = self.path.last() else { return Ok(()) };
-        // In its direction, to the end of the leaf.
-        let (step, left) = match self.direction {
-            Direction::Forwards => (1, leaf.count() - 1 - index),
-            Direction::Backwards => (-1, *index),
-        };
-        let others = (1..=left as isize).map(|place| index.wrapping_add_signed(step * place));
+        let others = self.direction.places(*index, usize::MAX, leaf.count()).skip(1);
         self.values.take(&self.tree, leaf, (*index, others), value)
     }
 
@@ -283,9 +287,7 @@ impl Cursor {
             let node = self.node(&reference, level)?;
             node.prefetch_search();
             let index = node.child_index(key);
-            node.prefetch_child(index);
-            reference = node.child(index);
-            self.push(node, index);
+            reference = self.go_below(node, index);
             level -= 1;
         }
         let leaf = self.leaf(&reference, true)?;
@@ -305,6 +307,14 @@ impl Cursor {
                 if end == 0 { self.next() } else { Ok(()) }
             }
         }
+    }
+
+    /// Goes to a child of a node below the last one of the path, which is yet to be found.
+    fn go_below(&mut self, node: Arc<Node>, index: usize) -> NodeReference {
+        node.prefetch_child(index);
+        let child = node.child(index);
+        self.push(node, index);
+        child
     }
 
     /// Goes to an entry of a node below the last one of the path.
@@ -359,9 +369,7 @@ impl Cursor {
                 self.push(node, index);
                 return Ok(());
             }
-            node.prefetch_child(index);
-            reference = node.child(index);
-            self.push(node, index);
+            reference = self.go_below(node, index);
             level -= 1;
         }
     }
@@ -423,10 +431,7 @@ impl Cursor {
         };
         let is_known = self.wanted.is_some() || is_end_here && left <= LEFT_MAX;
         let count = left.min(if is_known { AHEAD_MAX } else { self.ahead });
-        let mut places = (0..count).map_while(|place| match self.direction {
-            Direction::Forwards => Some(index + place).filter(|&index| index < parent.count()),
-            Direction::Backwards => index.checked_sub(place),
-        });
+        let mut places = self.direction.places(*index, count, parent.count());
         let (mut leaves, mut entries) = (Vec::with_capacity(count), 0);
         while self.wanted.is_none_or(|wanted| entries < wanted)
             && let Some(place) = places.next()

@@ -41,7 +41,7 @@ struct Memory {
 /// Memory for frames.
 pub(super) struct Frames {
     /// Nothing if all are to be on the heap.
-    memory: Option<Memory>,
+    memory: Option<Arc<Memory>>,
     /// Of the words of bits so many may be used for new frames; in the others there may be some from before.
     limit: AtomicUsize,
     /// In so many words there have been frames, so that memory was touched.
@@ -52,7 +52,7 @@ pub(super) struct Frames {
 
 /// What a frame gives back when it is dropped.
 enum Home {
-    Units { frames: Arc<Frames>, word: usize, bits: u64 },
+    Units { memory: Arc<Memory>, word: usize, bits: u64 },
     Heap { _words: Words },
 }
 
@@ -88,15 +88,18 @@ impl Frames {
         let count = words_of_bits(bytes).next_multiple_of(GROUP);
         let memory = match count {
             0 => None,
-            _ => Some(Memory { words: Words::new(count * UNITS * UNIT_WORDS)?, used: Words::new(count)? }),
+            _ => {
+                let (words, used) = (Words::new(count * UNITS * UNIT_WORDS)?, Words::new(count)?);
+                Some(Arc::new(Memory { words, used }))
+            }
         };
         Ok(Frames { memory, limit: AtomicUsize::new(0), top: AtomicUsize::new(0), next: AtomicUsize::new(0) })
     }
 
     /// All of them on the heap.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(super) fn none() -> Arc<Frames> {
-        Arc::new(Frames::new(0).unwrap_or_else(|error| panic!("{error}")))
+    pub(super) fn none() -> Frames {
+        Frames::new(0).unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// Has new frames take so many bytes together, and a little more. True if there may have been some [beyond](Self::is_beyond) that: then these ought to be
@@ -115,9 +118,8 @@ impl Frames {
 
     /// Gives the memory behind the limit back to the system, where no frame is.
     pub(super) fn give_back(&self) {
-        let (limit, Some(Memory { words, used })) = (self.limit.load(Ordering::Relaxed), &self.memory) else {
-            return;
-        };
+        let Some(memory) = &self.memory else { return };
+        let (Memory { words, used }, limit) = (&**memory, self.limit.load(Ordering::Relaxed));
         let (top, mut touched) = (self.top.load(Ordering::Relaxed), limit);
         for first in (limit.next_multiple_of(GROUP)..top).step_by(GROUP) {
             let group = &used[first..first + GROUP];
@@ -138,12 +140,11 @@ impl Frames {
 
     /// Takes some units in a row: in which word, and which of its bits.
     fn take(&self, all_used: &Words, units: usize) -> Option<(usize, u64)> {
-        let limit = self.limit.load(Ordering::Relaxed);
-        if units > UNITS || limit == 0 {
+        if units > UNITS {
             return None;
         }
         // First where memory was touched before.
-        let top = self.top.load(Ordering::Relaxed);
+        let (limit, top) = (self.limit.load(Ordering::Relaxed), self.top.load(Ordering::Relaxed));
         if let taken @ Some(_) = self.take_below(all_used, units, top.min(limit)) {
             return taken;
         }
@@ -196,7 +197,7 @@ unsafe fn fill(words: &[AtomicU64], bytes: &[u8]) {
 
 impl Frame {
     /// A copy of some bytes.
-    pub(super) fn new(frames: &Arc<Frames>, bytes: &[u8]) -> Frame {
+    pub(super) fn new(frames: &Frames, bytes: &[u8]) -> Frame {
         let units = bytes.len().div_ceil(UNIT_BYTES).max(1);
         if let Some(memory) = &frames.memory
             && let Some((word, bits)) = frames.take(&memory.used, units)
@@ -205,7 +206,7 @@ impl Frame {
             let words = &memory.words[first..first + units * UNIT_WORDS];
             // SAFETY: who has set the bits of units that were free has them alone, until they are cleared.
             unsafe { fill(words, bytes) };
-            let home = Home::Units { frames: Arc::clone(frames), word, bits };
+            let home = Home::Units { memory: Arc::clone(memory), word, bits };
             return Frame { start: words.as_ptr().cast(), bytes: bytes.len(), home };
         }
         let count = bytes.len().div_ceil(8).max(1);
@@ -237,9 +238,7 @@ impl Deref for Frame {
 
 impl Drop for Frame {
     fn drop(&mut self) {
-        if let Home::Units { frames, word, bits } = &self.home
-            && let Some(memory) = &frames.memory
-        {
+        if let Home::Units { memory, word, bits } = &self.home {
             // All of them are set. Whoever takes these units next writes after all that was read here.
             memory.used[*word].fetch_sub(*bits, Ordering::Release);
         }
@@ -252,10 +251,10 @@ mod tests {
 
     const BYTES: usize = GROUP * FRAME_BYTES_MAX;
 
-    fn with_limit(bytes: usize) -> Arc<Frames> {
+    fn with_limit(bytes: usize) -> Frames {
         let frames = Frames::new(2 * BYTES).unwrap();
         frames.set_limit(bytes);
-        Arc::new(frames)
+        frames
     }
 
     fn is_on_heap(frame: &Frame) -> bool {

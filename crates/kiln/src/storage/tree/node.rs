@@ -12,7 +12,6 @@
 //! branch, and compares whole keys only among those with the same head.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use super::frames::{Frame, Frames};
 use super::key::OBJECT_BYTES;
@@ -130,7 +129,7 @@ impl Node {
     /// # Errors
     /// What is wrong with them.
     pub(super) fn decode(
-        frames: &Arc<Frames>,
+        frames: &Frames,
         block: u64,
         checksum: u32,
         bytes: &[u8],
@@ -166,14 +165,27 @@ impl Node {
         let chances = AtomicU32::new(0);
         let bytes = Frame::new(frames, &bytes[..end]);
         let places = (0..if level > 0 { count } else { 0 }).map(|_| ChildPlace::default()).collect();
-        #[rustfmt::skip]
-        let node = Node { block, checksum, level, wide, expires, chances, count, slots, prefix, cells, end, bytes, places };
+        let node = Node {
+            block,
+            checksum,
+            level,
+            wide,
+            expires,
+            chances,
+            count,
+            slots,
+            prefix,
+            cells,
+            end,
+            bytes,
+            places,
+        };
         node.validate()?;
         Ok(node)
     }
 
     /// A value that has blocks of its own, to be kept in memory.
-    pub(super) fn of_value(frames: &Arc<Frames>, reference: &ValueReference, value: &[u8]) -> Node {
+    pub(super) fn of_value(frames: &Frames, reference: &ValueReference, value: &[u8]) -> Node {
         Node {
             block: reference.block,
             checksum: reference.checksum,

@@ -230,8 +230,7 @@ impl Pages {
     pub(super) fn read_value(&self, reference: &ValueReference, value: &mut Vec<u8>) -> Result<()> {
         let buffer = self.read(reference.block, reference.blocks())?;
         self.check_value(reference, &buffer)?;
-        value.clear();
-        value.extend_from_slice(&buffer[..reference.bytes as usize]);
+        buffer[..reference.bytes as usize].clone_into(value);
         Ok(())
     }
 

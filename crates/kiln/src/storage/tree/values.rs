@@ -30,7 +30,7 @@ impl Pages {
     /// Replaces `value` by a leaf's value, wherever that is, and keeps it in memory. The caller is not pinned.
     pub(super) fn value_into(&self, leaf: &Node, index: usize, value: &mut Vec<u8>) -> Result<()> {
         match leaf.value(index) {
-            ValueIn::Here(bytes) => replace(value, bytes),
+            ValueIn::Here(bytes) => bytes.clone_into(value),
             ValueIn::There(reference) if self.value_in_memory(&reference, value) => {}
             ValueIn::There(reference) => {
                 self.read_value(&reference, value)?;
@@ -45,7 +45,7 @@ impl Pages {
         let pin = epoch::pin();
         let found = self.cache.find(&pin, &as_node(reference));
         let found = found.and_then(Node::as_value).filter(|bytes| bytes.len() == reference.bytes as usize);
-        found.inspect(|bytes| replace(value, bytes)).is_some()
+        found.map(|bytes| bytes.clone_into(value)).is_some()
     }
 
     /// A value that was not in memory has been read: it is kept there, unless it is long, or it has no room and is not worth others'. The caller is not pinned.
@@ -61,17 +61,12 @@ impl Pages {
     }
 }
 
-fn replace(value: &mut Vec<u8>, bytes: &[u8]) {
-    value.clear();
-    value.extend_from_slice(bytes);
-}
-
 /// Values that a walk has read ahead.
 #[derive(Default)]
 pub(super) struct ValuesAhead {
     /// Those that are to come, the next one last; not checked yet.
     read: Vec<(ValueReference, AlignedBuffer)>,
-    /// So many are read at once.
+    /// So many are read at once, and one at least.
     count: usize,
     /// No more are wanted than that, so that they are worth to be kept for others.
     is_short: bool,
@@ -92,10 +87,9 @@ impl ValuesAhead {
     /// So many of the next values are wanted, if that is known.
     pub(super) fn expect(&mut self, values: Option<usize>) {
         self.is_short = values.is_some_and(|values| values < AHEAD_MAX);
-        self.count = match values {
-            Some(values) => values.clamp(1, AHEAD_MAX),
-            None => self.count.max(1),
-        };
+        if let Some(values) = values {
+            self.count = values.clamp(1, AHEAD_MAX);
+        }
     }
 
     /// Replaces `value` by that of a leaf's entry, from which on the walk goes to the `others`. It is kept in memory if there is room, or it is one of a few.
@@ -108,7 +102,7 @@ impl ValuesAhead {
     ) -> Result<()> {
         let (reference, pages) = match leaf.value(index) {
             ValueIn::Here(bytes) => {
-                replace(value, bytes);
+                bytes.clone_into(value);
                 return Ok(());
             }
             ValueIn::There(reference) => (reference, &tree.pages),
@@ -124,7 +118,7 @@ impl ValuesAhead {
         match found {
             Some(blocks) => {
                 pages.check_value(&reference, &blocks)?;
-                replace(value, &blocks[..reference.bytes as usize]);
+                blocks[..reference.bytes as usize].clone_into(value);
             }
             None => pages.read_value(&reference, value)?,
         }
