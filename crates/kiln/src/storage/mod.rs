@@ -15,6 +15,7 @@
 //!   runs         what is sorted on its way there
 //!   record, seal the formats                epoch, memory   pins and mapped words
 //!   prefix       what keys have in common   leaf_images  a leaf's rows, side by side
+//!   shared       what many read without counting, and few replace
 //!   counts       how often what happens often has happened
 //!   together     threads that last as long as a step of an opening, or of settling
 //! ```
@@ -42,6 +43,7 @@ pub(crate) mod runs;
 pub(crate) mod scanner;
 pub(crate) mod seal;
 pub(crate) mod segments;
+pub(crate) mod shared;
 pub(crate) mod superblock;
 pub(crate) mod together;
 pub(crate) mod tree;

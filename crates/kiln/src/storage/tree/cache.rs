@@ -1,7 +1,7 @@
 //! The nodes in memory, up to a budget.
 //!
 //! A table of buckets, each a cache line with four nodes; a lookup takes that, and the node, which the processor fetches meanwhile from where its parent has it. Readers are pinned, count nothing and
-//! lock nothing: what is evicted stays in memory until all have gone on who might look at it ([`super::shared`]). The clock's hand goes
+//! lock nothing: what is evicted stays in memory until all have gone on who might look at it ([`crate::storage::shared`]). The clock's hand goes
 //! round the buckets; a node that was looked at gets another round, an inner node several. Whoever evicts, evicts a batch, because
 //! waiting for readers costs the same for one node as for many; and what a node finds in its place, in a bucket that is full, waits until there is a
 //! batch of that.
@@ -15,10 +15,10 @@ use std::sync::Arc;
 use super::frames::Frames;
 use super::node::Node;
 use super::reference::NodeReference;
-use super::shared::{Retired, Shared, release, release_with_owner};
 use crate::storage::counts::Counts;
 use crate::storage::epoch::{self, Pin};
 use crate::storage::memory::{self, Array};
+use crate::storage::shared::{Retired, Shared, release, release_with_owner};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 

@@ -15,7 +15,8 @@ use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::storage::memory::{self, Words};
+use super::cache::Bucket;
+use crate::storage::memory::{self, Words, Zeroed};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 const UNIT_BYTES: usize = 1 << 10;
@@ -30,6 +31,9 @@ const GROUP: usize = if cfg!(miri) { 2 } else { (2 << 20) / FRAME_BYTES_MAX };
 const WORDS_SEARCHED: usize = 64;
 /// So that room is soon found there is this part more of it than nodes may take.
 const SLACK_PART: usize = 32;
+
+// SAFETY: atomics, of which those in `ManuallyDrop` are the pointers of `Shared`; zero is a value of each, and none is dropped with it.
+unsafe impl Zeroed for Bucket {}
 
 /// What frames lie in.
 struct Memory {

@@ -55,7 +55,6 @@ mod removed;
 mod renewed;
 mod rewrite;
 mod root;
-mod shared;
 mod space;
 #[cfg(test)]
 mod tests;
@@ -65,12 +64,13 @@ mod writer;
 
 use std::sync::Arc;
 
+use crate::storage::shared::Shared;
+
 use cache::Cache;
 use node::{Node, ValueIn};
 use pages::{Pages, Queue};
 use reference::NodeReference;
 use root::Slots;
-use shared::Shared;
 use update::{REPLACED_BYTES_MIN, REPLACED_PART};
 use writer::Writer;
 

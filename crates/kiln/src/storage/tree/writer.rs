@@ -11,11 +11,11 @@ use super::output::Output;
 use super::pages::{FILE, Pages, UNFINISHED, remove_unfinished};
 use super::parts::{self, Part};
 use super::root::{Begun, DirectoryReference, Root, Slots};
-use super::shared::{Shared, release};
 use super::space::{Bitmap, Space};
 use crate::device::{BLOCK_BYTES, Device, DeviceFile, OpenMode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::planted::{Bug, planted};
+use crate::storage::shared::{Shared, release};
 
 /// What is written for a leaf that is replaced takes so many times its room at most: with it its neighbour, a page of the map, and its part of the path to the root.
 const RESERVE_TIMES: u64 = 4;

@@ -7,33 +7,31 @@
 use std::ptr;
 use std::sync::Arc;
 
-use super::cache::Bucket;
-use crate::storage::epoch::{self, Pin};
-use crate::storage::memory::Zeroed;
+use super::epoch::{self, Pin};
 use crate::sync::atomic::{AtomicPtr, Ordering};
 
 /// Holds one count of an [`Arc`], or nothing.
-pub(super) struct Shared<T> {
+pub(crate) struct Shared<T> {
     pointer: AtomicPtr<T>,
     /// What is there may be dropped by any thread, and shown to any.
     owned: std::marker::PhantomData<Arc<T>>,
 }
 
 /// What was in a [`Shared`] and may still be borrowed from there. Leaks when it is merely dropped.
-pub(super) struct Retired<T>(*const T);
+pub(crate) struct Retired<T>(*const T);
 
 // SAFETY: a `Retired` is one count of an `Arc<T>`, which may go to other threads under these conditions.
 unsafe impl<T: Send + Sync> Send for Retired<T> {}
 
 impl<T> Shared<T> {
-    pub(super) fn new(value: Option<Arc<T>>) -> Shared<T> {
+    pub(crate) fn new(value: Option<Arc<T>>) -> Shared<T> {
         let pointer = AtomicPtr::new(into_pointer(value));
         Shared { pointer, owned: std::marker::PhantomData }
     }
 
     /// What is there now, as long as the caller stays pinned.
     #[inline]
-    pub(super) fn get<'a>(&'a self, _pin: &'a Pin) -> Option<&'a T> {
+    pub(crate) fn get<'a>(&'a self, _pin: &'a Pin) -> Option<&'a T> {
         let pointer = self.pointer.load(Ordering::Acquire);
         // SAFETY: `pointer` is null or holds a count of an `Arc`. That count is given up by `release`, which waits for all pins that
         // began before the pointer was replaced, of which the caller's is one; and by `drop` and `release_with_owner`, which need `self` alone.
@@ -41,7 +39,7 @@ impl<T> Shared<T> {
     }
 
     /// What is there now, to be kept.
-    pub(super) fn get_owned(&self) -> Option<Arc<T>> {
+    pub(crate) fn get_owned(&self) -> Option<Arc<T>> {
         let _pin = epoch::pin();
         let pointer = self.pointer.load(Ordering::Acquire).cast_const();
         if pointer.is_null() {
@@ -56,12 +54,12 @@ impl<T> Shared<T> {
 
     /// Whether it is this that is there now. Who holds it knows that nothing else is at its place.
     #[inline]
-    pub(super) fn is(&self, value: &Arc<T>) -> bool {
+    pub(crate) fn is(&self, value: &Arc<T>) -> bool {
         ptr::eq(self.pointer.load(Ordering::Acquire), Arc::as_ptr(value))
     }
 
     /// Takes what is there out of a place that nobody else knows. One that is empty is not written to.
-    pub(super) fn take(&mut self) -> Option<Arc<T>> {
+    pub(crate) fn take(&mut self) -> Option<Arc<T>> {
         let pointer = self.pointer.load(Ordering::Acquire).cast_const();
         if pointer.is_null() {
             return None;
@@ -73,14 +71,11 @@ impl<T> Shared<T> {
 
     /// Puts something else there.
     #[must_use = "what was there leaks unless it is released"]
-    pub(super) fn replace(&self, value: Option<Arc<T>>) -> Option<Retired<T>> {
+    pub(crate) fn replace(&self, value: Option<Arc<T>>) -> Option<Retired<T>> {
         let old = self.pointer.swap(into_pointer(value), Ordering::AcqRel);
         (!old.is_null()).then_some(Retired(old))
     }
 }
-
-// SAFETY: atomics, of which those in `ManuallyDrop` are the pointers of `Shared`; zero is a value of each, and none is dropped with it.
-unsafe impl Zeroed for Bucket {}
 
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
@@ -93,7 +88,7 @@ fn into_pointer<T>(value: Option<Arc<T>>) -> *mut T {
 }
 
 /// Gives up what nobody can find any more, once nobody looks at it. The caller is not pinned.
-pub(super) fn release<T>(retired: impl IntoIterator<Item = Retired<T>>) {
+pub(crate) fn release<T>(retired: impl IntoIterator<Item = Retired<T>>) {
     let retired: Vec<_> = retired.into_iter().collect();
     if !retired.is_empty() {
         epoch::quiesce();
@@ -105,7 +100,7 @@ pub(super) fn release<T>(retired: impl IntoIterator<Item = Retired<T>>) {
 }
 
 /// Gives up at once what was in places that are being dropped with their owner: nobody borrows from there any more.
-pub(super) fn release_with_owner<T>(retired: Vec<Retired<T>>) {
+pub(crate) fn release_with_owner<T>(retired: Vec<Retired<T>>) {
     for Retired(pointer) in retired {
         // SAFETY: `replace` took the count out of its place, and as for `take` nobody borrows it: who drops the places has them alone.
         drop(unsafe { Arc::from_raw(pointer) });
