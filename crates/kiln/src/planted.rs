@@ -184,6 +184,7 @@ bugs! {
     MovedNotNoted "moved-not-noted" "In a record that is written anew nothing is noted, so that it passes for its key's newest for ever.",
     SettledNotNoted "settled-not-noted" "The same of a record whose row has settled.",
     VacancyKept "vacancy-kept" "An index in memory out of which all has settled passes for empty although keys have come.",
+    GapKept "gap-kept" "A stretch in which all rows are gone is believed to be so after a row was put there.",
     LeafAheadBelieved "leaf-ahead-believed" "What a range has read ahead of the index is believed although it has changed." in schedules,
     UnpinOrdersNothing "unpin-orders-nothing" "What was done under a pin may show only after its end." in loom,
     ValidationOrdersNothing "validation-orders-nothing" "What was read of a record in memory may be newer than the look that finds its bucket unchanged." in loom,

@@ -39,6 +39,7 @@ mod expired;
 mod expiry;
 mod expiry_at_once;
 mod forgotten_sessions;
+mod gaps;
 pub(crate) mod gate;
 mod hooked;
 mod interleaving;

@@ -7,6 +7,7 @@
 //!  wake_ups        whoever waits for durability is woken, whatever happens
 //!  views           nobody sees half of a commit
 //!  leaf_images     nor a row as it was when its leaf was copied
+//!  gaps            nor misses one that comes where there was none
 //!  dropping        nobody uses what was dropped
 //!  settling        a row that settles is always in one place
 //!  moving          what is written anew changes for nobody
@@ -20,6 +21,7 @@
 mod closing;
 mod database;
 mod dropping;
+mod gaps;
 mod leaf_images;
 mod lost_update;
 mod moving;
@@ -71,6 +73,8 @@ const PROGRAMS: &[Program] = &[
     ("copied-and-settled", leaf_images::a_range_has_its_rows_though_they_settle_out_of_a_copied_leaf),
     ("settled-and-copied", leaf_images::a_range_has_its_rows_where_some_have_settled_beside_a_copied_leaf),
     ("copying-goes-on", leaf_images::leaves_are_copied_whoever_divides_the_memory),
+    ("gaps", gaps::a_range_has_a_row_that_comes_where_there_was_none),
+    ("gaps-and-phantoms", gaps::two_do_not_miss_each_other_where_there_was_no_row),
     ("dropped", dropping::nobody_uses_what_was_dropped),
     ("forgotten-session", sessions::a_session_goes_on_or_begins_anew),
     ("settled-row", settling::a_row_that_settles_loses_no_update),

@@ -105,6 +105,8 @@ pub struct Statistics {
     pub leaf_images_bytes: u64,
     /// Leaves that were copied there since the database was opened.
     pub leaves_copied: u64,
+    /// Stretches of tables' keys whose rows have all been deleted, which ranges pass in one step. A table has 64 of them at the most: those whose keys were passed one by one most often.
+    pub gaps: u64,
     /// Rows that have settled since the database was opened.
     pub rows_settled: u64,
     /// Bytes that were written to the tree for them.
@@ -238,6 +240,7 @@ pub(super) fn collect(engine: &Engine) -> Statistics {
         page_cache_bytes: tree.cache_bytes,
         leaf_images_bytes: engine.leaf_images.bytes(),
         leaves_copied: engine.leaf_images.stored(),
+        gaps: engine.objects.iter().filter_map(|object| object.ordered()).map(|ordered| ordered.gaps()).sum(),
         rows_settled: engine.settled.rows.load(Ordering::Relaxed),
         tree_written_bytes: tree.written_bytes,
         unsettled_bytes: engine.unsettled_bytes(),

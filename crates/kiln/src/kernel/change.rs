@@ -20,8 +20,9 @@ pub(crate) struct Current {
     pub(crate) address: Address,
     /// Where the entry was seen, if it was.
     pub(crate) slot: Slot,
+    /// 0 if it is not known, as what a put on disk replaces need not be.
     pub(crate) version: u64,
-    /// The key has a value, be it expired.
+    /// The key has a value, be it expired; or it is not known.
     pub(crate) exists: bool,
     /// When that expires, if it does.
     pub(crate) expires_at: u64,
@@ -38,6 +39,12 @@ impl Current {
     #[inline]
     fn candidate(&self) -> Candidate {
         Candidate { address: self.address, slot: self.slot }
+    }
+
+    /// The key may have no value, though it has a record.
+    #[inline]
+    pub(crate) fn may_be_deleted(&self) -> bool {
+        self.has_record() && (!self.exists || self.version == 0)
     }
 
     /// The index has an entry of the key.

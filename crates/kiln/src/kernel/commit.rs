@@ -32,7 +32,7 @@ use super::batch::GROUP_KEYS;
 use super::change::{Change, Current, Learnt, Place};
 use super::engine::Engine;
 use super::object::RangeRead;
-use super::read_set::ReadSet;
+use super::read_set::{ReadEntry, ReadSet};
 use super::write_set::{Write, WriteSet};
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
@@ -86,6 +86,11 @@ fn is_new_key(step: &Step, write: &Write) -> bool {
     !step.current.has_record() && (step.current.exists || !write.delete)
 }
 
+/// The key may get a row again, after a deletion that has a record yet.
+fn is_row_again(step: &Step, write: &Write) -> bool {
+    step.current.may_be_deleted() && !write.delete
+}
+
 /// What was learnt about the key of the write with this number.
 type LearntOf = (usize, Learnt);
 
@@ -106,6 +111,15 @@ impl CommitScratch {
     fn changes_nothing(&self) -> bool {
         self.steps.iter().all(|step| step.target == NO_ADDRESS)
     }
+}
+
+/// What was found of written keys.
+#[derive(Clone, Copy, Default)]
+struct Located {
+    /// Some get their first record.
+    has_new_keys: bool,
+    /// Some may get a row again.
+    has_rows_again: bool,
 }
 
 /// Why an attempt did not commit.
@@ -238,7 +252,7 @@ impl Engine {
         early: Option<u64>,
     ) -> Result<u64, Setback> {
         // Of what a snapshot must have seen the version has to be known.
-        let has_new_keys = self.locate_all(writes, scratch, first_committer.is_none())?;
+        let located = self.locate_all(writes, scratch, first_committer.is_none())?;
         if let Some(snapshot) = first_committer
             && !planted(Bug::FirstCommitterIgnored)
             && (scratch.steps.iter().any(|step| step.current.version > snapshot)
@@ -246,18 +260,19 @@ impl Engine {
         {
             return Err(Setback::Conflict);
         }
-        if has_new_keys {
+        if located.has_new_keys {
             self.reserve_for_new_keys(writes, scratch)?;
-            if !planted(Bug::AdmitsAfterValidation) {
-                self.admit_all(pin, writes, reads, scratch)?;
-            }
+        }
+        let has_new_rows = located.has_new_keys || located.has_rows_again;
+        if has_new_rows && !planted(Bug::AdmitsAfterValidation) {
+            self.admit_all(pin, writes, reads, scratch);
         }
         let version = early.unwrap_or_else(|| self.clock.join());
         if !planted(Bug::ValidatesBeforeLocking) && !self.reads_hold(reads, &scratch.locks) {
             return Err(Setback::Conflict);
         }
         if planted(Bug::AdmitsAfterValidation) {
-            self.admit_all(pin, writes, reads, scratch)?;
+            self.admit_all(pin, writes, reads, scratch);
         }
         self.reserve_for_the_rest(writes, scratch, version)?;
         Ok(version)
@@ -312,19 +327,19 @@ impl Engine {
         }
     }
 
-    /// Step 2, first half: the current record of every written key. True if one gets its first.
+    /// Step 2, first half: the current record of every written key.
     fn locate_all(
         &self,
         writes: &WriteSet,
         scratch: &mut CommitScratch,
         takes_any_version: bool,
-    ) -> Result<bool, Setback> {
+    ) -> Result<Located, Setback> {
         // All are fetched before one is looked at, so that their cache misses overlap.
         for (step, write) in scratch.steps.iter_mut().zip(writes.writes()) {
             let bytes = identity_bytes(writes.key(write));
             step.candidate = self.fetch_candidate(step.bucket, write.hash, bytes);
         }
-        let (mut cold, mut has_new_keys) = (false, false);
+        let (mut cold, mut located) = (false, Located::default());
         let CommitScratch { steps, learnt, .. } = scratch;
         let mut known = std::mem::take(learnt).into_iter().peekable();
         for (at, (step, write)) in steps.iter_mut().zip(writes.writes()).enumerate() {
@@ -336,11 +351,12 @@ impl Engine {
                     let found = self.locate_patiently(step.bucket, (change, at), takes_any_version, learning);
                     cold |= found.is_none();
                     step.current = found.unwrap_or_default();
-                    has_new_keys |= is_new_key(step, write);
+                    located.has_new_keys |= is_new_key(step, write);
+                    located.has_rows_again |= is_row_again(step, write);
                 }
             }
         }
-        if cold { Err(Setback::Cold) } else { Ok(has_new_keys) }
+        if cold { Err(Setback::Cold) } else { Ok(located) }
     }
 
     /// As [`Self::locate`], of the key of the write with this number: with what is `known` of it since the last attempt, and what is learnt for the next.
@@ -380,23 +396,23 @@ impl Engine {
     }
 
     /// Step 2, second half: keys that get their first record enter their object's ordered index *before*
-    /// validation, so that of two transactions that each scan where the other inserts at least one fails.
-    fn admit_all(
-        &self,
-        pin: &Pin,
-        writes: &WriteSet,
-        reads: &mut ReadSet,
-        scratch: &mut CommitScratch,
-    ) -> Result<(), Setback> {
+    /// validation, so that of two transactions that each scan where the other inserts at least one fails; and where there are new rows no gap is kept, likewise.
+    fn admit_all(&self, pin: &Pin, writes: &WriteSet, reads: &mut ReadSet, scratch: &mut CommitScratch) {
         for (step, write) in scratch.steps.iter_mut().zip(writes.writes()) {
-            if !is_new_key(step, write) {
-                continue;
+            let (object, key) = (self.object(write.object), writes.key(write));
+            let is_new_key = is_new_key(step, write);
+            if is_new_key {
+                step.admitted = true;
+                reads.note_own_insertion(write.object, object.admit(pin, key));
             }
-            step.admitted = true;
-            let insertion = self.object(write.object).admit(pin, writes.key(write));
-            reads.note_own_insertion(write.object, insertion);
+            if (is_new_key || is_row_again(step, write))
+                && reads.note_own_insertion(write.object, object.break_gap(pin, key))
+            {
+                // What is left of the gap has the key no more: should this attempt fail, the key's bucket says to the next one whether it has got a row.
+                let (bucket, stamp) = (step.bucket, self.index.stamp_under_own_lock(step.bucket));
+                reads.entries.push(ReadEntry { bucket, stamp });
+            }
         }
-        Ok(())
     }
 
     fn retract_all(&self, pin: &Pin, writes: &WriteSet, scratch: &mut CommitScratch) {

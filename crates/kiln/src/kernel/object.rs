@@ -96,6 +96,12 @@ impl ObjectState {
         self.ordered().map_or(Insertion::Present, |order| order.insert(pin, key))
     }
 
+    /// A key, whose bucket is locked, and which was admitted if it had no record, is about to get a row where it had none.
+    #[inline]
+    pub(crate) fn break_gap(&self, pin: &Pin, key: &[u8]) -> Insertion {
+        self.ordered().map_or(Insertion::Present, |order| order.break_gap(pin, key))
+    }
+
     /// The key, whose bucket is locked, has no record any more.
     #[inline]
     pub(crate) fn retract(&self, pin: &Pin, key: &[u8]) {

@@ -61,13 +61,13 @@ impl ReadSet {
         self.entries.len() + self.ranges.len()
     }
 
-    /// Our own insertion is no phantom to us: goes on with the leaf, or its halves, as the insertion left it.
-    pub(super) fn note_own_insertion(&mut self, object: u32, insertion: Insertion) {
+    /// Our own insertion is no phantom to us: goes on with the leaf, or its halves, as the insertion left it. True if it was read.
+    pub(super) fn note_own_insertion(&mut self, object: u32, insertion: Insertion) -> bool {
         if self.ranges.is_empty() {
-            return;
+            return false;
         }
         let (before, after, other_half) = match insertion {
-            Insertion::Present => return,
+            Insertion::Present => return false,
             Insertion::Inserted { before, after } => (before, after, None),
             Insertion::Split { before, after: [left, right] } => (before, left, Some(right)),
         };
@@ -75,16 +75,31 @@ impl ReadSet {
             true => self.ranges.iter().position(|it| it.object == object && it.leaf.is_of_same_leaf(before)),
             false => self.place_of(RangeRead { object, leaf: before }),
         };
-        let Some(place) = place else { return };
-        let read = RangeRead { object, leaf: after };
-        let replaced = std::mem::replace(&mut self.ranges[place], read);
+        let Some(place) = place else { return false };
+        self.replace(place, RangeRead { object, leaf: after });
+        if let Some(leaf) = other_half {
+            self.note_range(RangeRead { object, leaf });
+        }
+        true
+    }
+
+    /// Goes on with what covers one that it has read, if it has.
+    pub(super) fn go_on_with(&mut self, before: RangeRead, after: RangeRead) {
+        if let Some(place) = self.place_of(before) {
+            self.replace(place, after);
+        }
+    }
+
+    /// Puts another one in one's place, or, if it is there already, nothing.
+    fn replace(&mut self, place: usize, read: RangeRead) {
+        let known = self.place_of(read);
+        let replaced = match known {
+            None => std::mem::replace(&mut self.ranges[place], read),
+            Some(_) => self.ranges.swap_remove(place),
+        };
         if !self.places.is_empty() {
             self.places.remove(&replaced);
-            self.places.insert(read, place);
-        }
-        if let Some(leaf) = other_half {
-            self.ranges.push(RangeRead { object, leaf });
-            self.index_last();
+            self.places.extend(self.ranges.get(place).map(|moved| (*moved, place)));
         }
     }
 
@@ -117,5 +132,38 @@ mod tests {
         let objects = (0..4_000).map(|number| number * 7_919 % 1_009);
         objects.for_each(|object| reads.note_object(object));
         assert!(reads.objects.iter().copied().eq(0..1_009));
+    }
+
+    /// A place that was left behind would be another one's, and be looked for in vain.
+    #[test]
+    fn c2_what_is_covered_by_another_one_is_there_no_more_and_all_others_are_once() {
+        use crate::storage::epoch;
+        use crate::storage::ordered_index::{LeafBatch, OrderedIndex};
+        let (index, mut batch) = (OrderedIndex::new(), LeafBatch::new());
+        let mut next = u32::MAX;
+        let mut another = || {
+            next -= 1;
+            index.insert(&epoch::pin(), &next.to_be_bytes());
+            index.read_forward(&epoch::pin(), std::ops::Bound::Unbounded, &mut batch);
+            RangeRead { object: 1, leaf: batch.read() }
+        };
+        for count in [2, LINEAR_MAX, LINEAR_MAX + 1, LINEAR_MAX + 2, 3 * LINEAR_MAX] {
+            let all: Vec<_> = (0..count).map(|_| another()).collect();
+            let mut reads = ReadSet::default();
+            all.iter().for_each(|read| reads.note_range(*read));
+            let after = another();
+            for (gone, before) in all.iter().enumerate() {
+                reads.go_on_with(*before, after);
+                let left = all[gone + 1..].iter().chain([&after]);
+                assert_eq!(reads.ranges.len(), all.len() - gone);
+                assert!(
+                    left.clone()
+                        .all(|read| reads.place_of(*read).is_some_and(|at| reads.ranges[at] == *read))
+                );
+                reads.note_range(all[all.len() - 1]);
+                reads.note_range(after);
+                assert_eq!(reads.ranges.len(), (all.len() - gone).max(2), "one is there twice");
+            }
+        }
     }
 }

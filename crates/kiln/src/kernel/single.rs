@@ -499,7 +499,9 @@ impl Engine {
             }
             target = self.log.reserve(change.log_bytes(), change.purpose(), NO_ADDRESS);
             if target.is_some() {
-                self.object(change.object).admit(pin, change.key);
+                let object = self.object(change.object);
+                object.admit(pin, change.key);
+                object.break_gap(pin, change.key);
             }
             version = early.unwrap_or_else(|| self.clock.join());
             // Behind the clock, see `life`.
@@ -508,6 +510,9 @@ impl Engine {
                 return Err(Setback::Conflict);
             }
         } else {
+            if current.may_be_deleted() && change.value.is_some() {
+                self.object(change.object).break_gap(pin, change.key);
+            }
             version = early.unwrap_or_else(|| self.clock.join());
             if !lived && !life.lives() {
                 self.index.unlock_unchanged(bucket);

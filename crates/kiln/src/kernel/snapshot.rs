@@ -347,6 +347,12 @@ impl Engine {
         held.map_or(oldest, |held| held.min(oldest))
     }
 
+    /// No snapshot that is open is of an older version.
+    pub(crate) fn oldest_snapshot(&self) -> u64 {
+        let held = self.snapshots.held.lock().versions.keys().next().copied();
+        held.into_iter().chain(self.snapshots.shared.oldest()).min().unwrap_or(u64::MAX)
+    }
+
     /// How many are open, and how many have names.
     pub(crate) fn snapshot_counts(&self) -> (usize, usize) {
         let named = self.snapshots.names.lock().len();

@@ -11,9 +11,11 @@
 //!           leaf_keys, leaf_rows    in memory
 //!           settled_rows            in the tree
 //!           walk/frozen             in the log, for long scans
+//!           deleted                 where there are none
 //! ```
 
 mod catalog;
+mod deleted;
 mod leaf_keys;
 mod leaf_rows;
 mod map;

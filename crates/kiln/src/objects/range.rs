@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::kernel::handle::HasHandle;
 use crate::kernel::object::RangeRead;
 use crate::kernel::transaction::Transaction;
-use crate::storage::ordered_index::LeafRead;
+use crate::storage::ordered_index::{GapRead, Joined, LeafRead};
 use crate::storage::record::{Kind, Shape};
 
 impl Reader for Transaction<'_> {
@@ -39,6 +39,14 @@ impl Reader for Transaction<'_> {
 
     fn note(&self, object: u32, leaf: LeafRead) -> Result<()> {
         self.note_range(object, leaf)
+    }
+
+    fn note_gap(&self, object: u32, gap: GapRead) -> Result<()> {
+        Transaction::note_gap(self, object, gap)
+    }
+
+    fn note_joined(&self, object: u32, joined: Joined) -> Result<()> {
+        Transaction::note_joined(self, object, joined)
     }
 
     #[inline]
@@ -71,6 +79,14 @@ impl Reader for Snapshot<'_> {
     }
 
     fn note(&self, _object: u32, _leaf: LeafRead) -> Result<()> {
+        Ok(())
+    }
+
+    fn note_gap(&self, _object: u32, _gap: GapRead) -> Result<()> {
+        Ok(())
+    }
+
+    fn note_joined(&self, _object: u32, _joined: Joined) -> Result<()> {
         Ok(())
     }
 

@@ -1,10 +1,11 @@
 //! What the ranges of transactions and of snapshots have in common: a walk, and whoever reads the rows that it comes to.
 
 use super::Table;
+use super::deleted::Passed;
 use super::walk::{Bounds, Found, Walk};
 use crate::error::Result;
 use crate::kernel::handle::HasHandle;
-use crate::storage::ordered_index::LeafRead;
+use crate::storage::ordered_index::{GapRead, Joined, LeafRead};
 
 /// A key and its value.
 pub(super) type Row = (Vec<u8>, Vec<u8>);
@@ -29,6 +30,12 @@ pub(super) trait Reader {
     /// Registers a leaf as read.
     fn note(&self, object: u32, leaf: LeafRead) -> Result<()>;
 
+    /// Registers a gap as read.
+    fn note_gap(&self, object: u32, gap: GapRead) -> Result<()>;
+
+    /// Goes on with another gap where it has registered one that is a part of that now.
+    fn note_joined(&self, object: u32, joined: Joined) -> Result<()>;
+
     /// True if a settled row that expires then, found for the sake of that leaf, is absent for the reader.
     fn has_expired(&self, object: u32, expires_at: u64, leaf: impl FnOnce() -> LeafRead) -> Result<bool>;
 
@@ -52,8 +59,9 @@ enum Place {
 /// The rows of a table within some bounds, one after the other.
 #[derive(Debug)]
 pub(super) struct Rows<'t> {
-    table: &'t Table,
+    pub(super) table: &'t Table,
     pub(super) walk: Walk,
+    pub(super) passed: Passed,
     value: Vec<u8>,
     /// An error was told, and was the last thing.
     has_failed: bool,
@@ -61,7 +69,7 @@ pub(super) struct Rows<'t> {
 
 impl<'t> Rows<'t> {
     pub(super) fn new(table: &'t Table, walk: Walk) -> Rows<'t> {
-        Rows { table, walk, value: Vec::new(), has_failed: false }
+        Rows { table, walk, passed: Passed::default(), value: Vec::new(), has_failed: false }
     }
 
     /// The next row, lent until the next step.
@@ -111,13 +119,17 @@ impl<'t> Rows<'t> {
     /// As [`Self::step`], where neither a group of rows nor a run of settled ones goes on.
     fn step_on(&mut self, reader: &impl Reader) -> Result<Option<Place>> {
         let id = reader.check(self.table)?;
+        self.passed.end();
         while !self.walk.is_done() {
             self.walk.catch_up();
             let written = reader.next_written(id, self.walk.bounds(), self.walk.is_reverse())?;
-            let place = match self.walk.step(self.table, written, |leaf| reader.note(id, leaf))? {
+            let place = match self.walk.step(self.table, written.as_deref(), |leaf| reader.note(id, leaf))? {
                 None => return Ok(None),
                 Some(Found::Key(hash)) => {
                     let is_row = reader.read(id, hash, self.walk.key(), &mut self.value)?;
+                    if !is_row {
+                        self.pass_deleted(reader, written.as_deref())?;
+                    }
                     is_row.then_some(Place::Buffer)
                 }
                 Some(Found::Read) => Some(Place::Read),

@@ -132,13 +132,18 @@ fn is_beyond(reverse: bool, (lower, upper): (&Bound<Vec<u8>>, &Bound<Vec<u8>>), 
 /// Makes a bound exclude this key, in the memory that it has.
 #[inline]
 fn exclude(bound: &mut Bound<Vec<u8>>, key: &[u8]) {
+    set_bound(bound, key, Bound::Excluded);
+}
+
+#[inline]
+fn set_bound(bound: &mut Bound<Vec<u8>>, key: &[u8], make: fn(Vec<u8>) -> Bound<Vec<u8>>) {
     let mut last = match std::mem::replace(bound, Bound::Unbounded) {
         Bound::Included(last) | Bound::Excluded(last) => last,
         Bound::Unbounded => Vec::new(),
     };
     last.clear();
     last.extend_from_slice(key);
-    *bound = Bound::Excluded(last);
+    *bound = make(last);
 }
 
 impl Walk {
@@ -201,6 +206,10 @@ impl Walk {
         (self.in_groups, self.log_end) = (true, log_end);
     }
 
+    pub(super) fn version_max(&self) -> u64 {
+        self.version_max
+    }
+
     pub(super) fn is_reverse(&self) -> bool {
         self.reverse
     }
@@ -254,6 +263,13 @@ impl Walk {
         }
     }
 
+    /// Goes on behind a gap in which there is nothing: forwards from its end, backwards from before its first key.
+    pub(super) fn jump(&mut self, far: &[u8]) {
+        let make = if self.reverse { Bound::Excluded } else { Bound::Included };
+        set_bound(self.near_mut(), far, make);
+        self.read_anew();
+    }
+
     /// Has the walk go on from the bound where it is, whatever was read ahead.
     fn read_anew(&mut self) {
         (self.fresh, self.frozen) = (false, None);
@@ -300,7 +316,7 @@ impl Walk {
     pub(super) fn step(
         &mut self,
         table: &Table,
-        written: Option<Vec<u8>>,
+        written: Option<&[u8]>,
         mut note: impl FnMut(LeafRead) -> Result<()>,
     ) -> Result<Option<Found>> {
         self.catch_up();
@@ -322,8 +338,8 @@ impl Walk {
         let order = match stored {
             // Who has written something freezes nothing.
             None | Some(Stored::Frozen) => Ordering::Greater,
-            Some(Stored::Key) => self.leaf.batch.get(self.position).unwrap_or_default().cmp(&written),
-            Some(Stored::Settled) => self.compare_settled(&written)?,
+            Some(Stored::Key) => self.leaf.batch.get(self.position).unwrap_or_default().cmp(written),
+            Some(Stored::Settled) => self.compare_settled(written)?,
         };
         let is_first = if self.reverse { order.is_ge() } else { order.is_le() } && stored.is_some();
         match stored {
@@ -336,9 +352,9 @@ impl Walk {
             Some(Stored::Settled) if is_first => self.pass_settled()?,
             _ => {}
         }
-        exclude(self.near_mut(), &written);
+        exclude(self.near_mut(), written);
         let handle = table.handle();
-        Ok(Some(Found::Key(handle.engine.hash(handle.id, &written))))
+        Ok(Some(Found::Key(handle.engine.hash(handle.id, written))))
     }
 
     /// The table's next key within the bounds, if there is one, is in the leaf, at the position, or that of a settled row.

@@ -28,7 +28,7 @@ use crate::kernel::snapshot::Held;
 use crate::kernel::write_set::{Write, WriteSet};
 use crate::planted::{Bug, planted};
 use crate::storage::hash_index::{Bucket, Stamp};
-use crate::storage::ordered_index::LeafRead;
+use crate::storage::ordered_index::{GapRead, Joined, LeafRead};
 use crate::storage::record::NEVER;
 use crate::sync::atomic::Ordering;
 use crate::sync::{Instant, thread_local};
@@ -381,11 +381,38 @@ impl<'db> Transaction<'db> {
         if self.snapshot.is_some() {
             return Ok(());
         }
-        self.note_use(&mut buffers, object)?;
+        self.note_leaf(&mut buffers, (object, leaf), None)
+    }
+
+    /// The same of a gap.
+    pub(crate) fn note_gap(&self, object: u32, gap: GapRead) -> Result<()> {
+        let mut buffers = self.open_buffers()?;
+        buffers.read_version = buffers.read_version.max(gap.version);
+        match self.snapshot.is_some() {
+            true => Ok(()),
+            false => self.note_leaf(&mut buffers, (object, gap.read), Some(gap.version)),
+        }
+    }
+
+    /// Where it has registered a gap that is a part of another one now, goes on with that.
+    pub(crate) fn note_joined(&self, object: u32, Joined { before, after }: Joined) -> Result<()> {
+        let mut buffers = self.open_buffers()?;
+        buffers.reads.go_on_with(RangeRead { object, leaf: before }, RangeRead { object, leaf: after });
+        Ok(())
+    }
+
+    /// What was read there is of this version at the newest, or, if that is not known, of that of what has settled.
+    fn note_leaf(
+        &self,
+        buffers: &mut Buffers,
+        (object, leaf): (u32, LeafRead),
+        newest: Option<u64>,
+    ) -> Result<()> {
+        self.note_use(buffers, object)?;
         buffers.reads.note_range(RangeRead { object, leaf });
-        self.check_entries(&buffers)?;
-        let forgotten = self.engine.forgotten();
-        self.keep_consistent(&mut buffers, forgotten)
+        self.check_entries(buffers)?;
+        let newest = newest.unwrap_or_else(|| self.engine.forgotten());
+        self.keep_consistent(buffers, newest)
     }
 
     /// True as long as it has written nothing, and may go on.

@@ -41,6 +41,8 @@
 //! abort transactions whose reads are right.) A key that is removed and inserted again leaves a changed
 //! version behind, because versions only grow.
 //!
+//! A stretch of keys without rows may be validated as one (gaps.rs).
+//!
 //! **Quiet removals.** A row that settles leaves the index without a change to anybody: who finds no key here finds the row in the settled
 //! tree, the very same. So its removal does not count for 3, and a validation looks past it; only who is just copying the leaf notices it.
 //!
@@ -64,6 +66,7 @@
 mod arena;
 mod batch;
 mod counters;
+mod gaps;
 mod hints;
 mod images;
 mod inner;
@@ -94,6 +97,8 @@ use arena::{Arena, Levels};
 use batch::Place;
 pub(crate) use batch::{BATCH_KEYS_MAX, LeafBatch, LeafRead};
 use counters::Counters;
+use gaps::Gaps;
+pub(crate) use gaps::{GapRead, Granted, Joined};
 use hints::Hints;
 pub(crate) use images::{ImageWord, ImagesAsOf};
 use inner::{Inner, NodeId, Target};
@@ -118,6 +123,7 @@ pub(crate) struct OrderedIndex {
     retired: Retired,
     counters: Counters,
     vacancy: Vacancy,
+    gaps: Gaps,
     /// Leaves that were unlinked beside others, whose intervals grew. Counted before anybody can come to a grown one.
     unlinkings: AtomicU64,
 }
@@ -158,6 +164,7 @@ impl OrderedIndex {
             retired: Retired::default(),
             counters: Counters::default(),
             vacancy: Vacancy::default(),
+            gaps: Gaps::default(),
             unlinkings: AtomicU64::new(0),
         }
     }
@@ -255,10 +262,11 @@ impl OrderedIndex {
     }
 
     /// True if the leaf is as it was read: no key of the interval that was read has come or gone, unless quietly, and no
-    /// thread is about to change that. May be called at any later time, with or without a pin. The read must
+    /// thread is about to change that; or if a gap that was read has not been broken. May be called at any later time, with or without a pin. The read must
     /// be one of this index; one of another index gives a meaningless answer, but does no harm.
     pub(crate) fn validate(&self, read: &LeafRead) -> bool {
-        self.leaves.get(read.leaf).is_some_and(|leaf| leaf.is_at(read.version))
+        let is_as_read = || self.leaves.get(read.leaf).is_some_and(|leaf| leaf.is_at(read.version));
+        self.validate_gap(read).unwrap_or_else(is_as_read)
     }
 
     /// About which share of the keys, from 0 to 1, is below a bound, as if all children of a node had as many; `unbounded` if
