@@ -12,7 +12,7 @@
 //! The log's memory holds what was written last. Where records are written anew again and again these are the ones that are asked
 //! for, and a copy in the cache is out of date before it is asked for. Where they are mostly read they are no better than any others, and
 //! the cache finds out which ones are. So what decides is whether many more records are read from disk than appended to the log,
-//! and it is decided anew after each as many of either as an eighth of the memory holds. Where the caches have room for all that is on disk
+//! and it is decided anew after each as many of either as an eighth of the memory holds, or some thousand reads, each of which takes a hundred times as long as an append. Where the caches have room for all that is on disk
 //! alone as it is, more memory would not spare a read, and the log keeps its own.
 //!
 //! **Pages and records** share the caches in eighths. Neither has what it has no use for while the other has: pages of more than the tree is long, with
@@ -160,11 +160,17 @@ impl Shares {
     }
 }
 
-/// So many reads from disk, or appends, are enough to go by.
-fn looked_at_after(cold: &Cold, log: &Log) -> u64 {
-    /// A larger memory need not be read from disk as a whole first.
+/// So many appends are enough to go by.
+fn enough_appends(cold: &Cold, log: &Log) -> u64 {
+    /// A larger memory need not be written as a whole first.
     const RECORDS_MAX: u64 = 1 << 16;
     (log.ring_bytes() / record_bytes(cold) / 8).min(RECORDS_MAX)
+}
+
+/// And so many reads from disk, which take longer.
+fn enough_reads(cold: &Cold, log: &Log) -> u64 {
+    const READS_MAX: u64 = 1 << 12;
+    enough_appends(cold, log).min(READS_MAX)
 }
 
 fn record_bytes(cold: &Cold) -> u64 {
@@ -186,7 +192,7 @@ impl Division {
         const READS_TO_STAY: u64 = 4;
         let (reads, tail) = (reads(cold, tree), log.tail());
         let (read, appended) = (reads - self.reads, tail.saturating_sub(self.tail) / record_bytes(cold));
-        if read.max(appended) < looked_at_after(cold, log) {
+        if read < enough_reads(cold, log) && appended < enough_appends(cold, log) {
             return;
         }
         (self.reads, self.tail) = (reads, tail);
@@ -205,7 +211,7 @@ impl Engine {
         let shares = &self.shares;
         let looked_at = shares.looked_at_reads.load(Ordering::Relaxed);
         let read = reads(&self.cold, &self.settled.tree).saturating_sub(looked_at);
-        if read >= looked_at_after(&self.cold, &self.log) || shares.is_wanted() {
+        if read >= enough_reads(&self.cold, &self.log) || shares.is_wanted() {
             self.want_shares();
         }
     }
