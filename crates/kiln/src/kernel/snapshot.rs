@@ -342,15 +342,13 @@ impl Engine {
     /// The version that every snapshot, open or yet to be opened, includes: what it supersedes is not needed.
     pub(crate) fn oldest_needed(&self) -> u64 {
         let horizon = self.hardening.horizon.local();
-        let oldest = self.snapshots.shared.oldest().map_or(horizon, |shared| shared.min(horizon));
-        let held = self.snapshots.held.lock().oldest();
-        held.map_or(oldest, |held| held.min(oldest))
+        horizon.min(self.oldest_snapshot())
     }
 
-    /// No snapshot that is open is of an older version.
+    /// No snapshot that is open, or just being opened, is of an older version.
     pub(crate) fn oldest_snapshot(&self) -> u64 {
-        let held = self.snapshots.held.lock().versions.keys().next().copied();
-        held.into_iter().chain(self.snapshots.shared.oldest()).min().unwrap_or(u64::MAX)
+        let shared = self.snapshots.shared.oldest();
+        shared.into_iter().chain(self.snapshots.held.lock().oldest()).min().unwrap_or(u64::MAX)
     }
 
     /// How many are open, and how many have names.

@@ -17,7 +17,7 @@ use crate::kernel::engine::Engine;
 use crate::kernel::expiry::Moment;
 use crate::kernel::handle::HasHandle;
 use crate::kernel::object::RangeRead;
-use crate::storage::ordered_index::{GapRead, Granted, Joined, LeafRead};
+use crate::storage::ordered_index::{GapRead, Granted, LeafRead};
 
 /// So many are passed one by one before they are a gap: to go on behind it takes as long as to pass these.
 const KEYS_OF_GAP_MIN: u64 = 16;
@@ -34,7 +34,6 @@ const LOOKED_AT_EVERY: u64 = 8;
 pub(super) struct Passed {
     /// Where that begins, in the walk's direction, and whether there is a gap before it.
     begin: Vec<u8>,
-    has_begun: bool,
     is_behind_gap: bool,
     /// Keys that were passed one by one, and those of them that are in no gap yet.
     all_keys: u64,
@@ -51,7 +50,6 @@ impl Default for Passed {
     fn default() -> Passed {
         Passed {
             begin: Vec::new(),
-            has_begun: false,
             is_behind_gap: false,
             all_keys: 0,
             keys: 0,
@@ -66,12 +64,16 @@ impl Passed {
     /// What comes next does not belong to it.
     #[inline]
     pub(super) fn end(&mut self) {
-        (self.has_begun, self.is_behind_gap, self.all_keys, self.keys) = (false, false, 0, 0);
+        (self.is_behind_gap, self.all_keys, self.keys) = (false, 0, 0);
+    }
+
+    fn has_begun(&self) -> bool {
+        self.is_behind_gap || self.all_keys > 0
     }
 
     /// It begins with this key, unless it has begun before.
     fn begin_with(&mut self, key: &[u8], reverse: bool) {
-        if !std::mem::replace(&mut self.has_begun, true) {
+        if !self.has_begun() {
             self.begin.clear();
             self.begin.extend_from_slice(key);
             // Backwards it is an end, which is not in it.
@@ -119,11 +121,10 @@ impl Rows<'_> {
         if written.is_none_or(|written| if reverse { written < far } else { far <= written }) {
             reader.note_gap(table.handle().id, gap)?;
             walk.jump(far);
-            passed.all_keys = 0;
-            passed.is_behind_gap = true;
-            if !std::mem::replace(&mut passed.has_begun, true) {
+            if !passed.has_begun() {
                 std::mem::swap(&mut passed.begin, &mut passed.far);
             }
+            (passed.is_behind_gap, passed.all_keys) = (true, 0);
         }
         Ok(true)
     }
@@ -211,10 +212,6 @@ impl Reader for Looking<'_> {
         Ok(())
     }
 
-    fn note_joined(&self, _object: u32, _joined: Joined) -> Result<()> {
-        Ok(())
-    }
-
     fn has_expired(&self, _object: u32, _expires_at: u64, _leaf: impl FnOnce() -> LeafRead) -> Result<bool> {
         Ok(false)
     }
@@ -228,8 +225,7 @@ impl Reader for Looking<'_> {
                 break reading;
             }
         };
-        // Of one that has no record it is not known when it was deleted.
-        self.note_version(if reading.version == 0 { self.engine.forgotten() } else { reading.version });
+        self.note_version(reading.since(self.engine));
         Ok(reading.stored)
     }
 }

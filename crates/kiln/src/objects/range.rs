@@ -86,10 +86,6 @@ impl Reader for Snapshot<'_> {
         Ok(())
     }
 
-    fn note_joined(&self, _object: u32, _joined: Joined) -> Result<()> {
-        Ok(())
-    }
-
     #[inline]
     fn has_expired(&self, _: u32, expires_at: u64, _: impl FnOnce() -> LeafRead) -> Result<bool> {
         Ok(Snapshot::has_expired(self, expires_at))

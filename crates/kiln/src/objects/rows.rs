@@ -33,8 +33,10 @@ pub(super) trait Reader {
     /// Registers a gap as read.
     fn note_gap(&self, object: u32, gap: GapRead) -> Result<()>;
 
-    /// Goes on with another gap where it has registered one that is a part of that now.
-    fn note_joined(&self, object: u32, joined: Joined) -> Result<()>;
+    /// Goes on with another gap where it has registered one that is a part of that now, if it registers any.
+    fn note_joined(&self, _object: u32, _joined: Joined) -> Result<()> {
+        Ok(())
+    }
 
     /// True if a settled row that expires then, found for the sake of that leaf, is absent for the reader.
     fn has_expired(&self, object: u32, expires_at: u64, leaf: impl FnOnce() -> LeafRead) -> Result<bool>;

@@ -51,6 +51,12 @@ impl Reading {
         if self.is_settled() { engine.forgotten() } else { self.version }
     }
 
+    /// What was read is so since this version, or since before: of a key that has no record it is not known when it got a value, or lost it.
+    #[inline]
+    pub(crate) fn since(&self, engine: &Engine) -> u64 {
+        if self.version == 0 { engine.forgotten() } else { self.version }
+    }
+
     /// Of a key that has no record.
     fn without_record(settled: Option<u64>, bucket: Bucket, stamp: Stamp) -> Reading {
         Reading {

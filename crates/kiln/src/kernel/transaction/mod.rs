@@ -301,8 +301,7 @@ impl<'db> Transaction<'db> {
         if reading.found {
             buffers.note_row(reading.expires_at);
         }
-        let newest = if reading.version == 0 { self.engine.forgotten() } else { reading.version };
-        self.keep_consistent(buffers, newest)
+        self.keep_consistent(buffers, reading.since(self.engine))
     }
 
     /// The version as of which it reads, under snapshot isolation.

@@ -131,8 +131,8 @@ impl List {
 
     /// Where the gap with a key is.
     fn find(&self, key: &[u8]) -> Option<usize> {
-        let place = self.gaps.partition_point(|gap| &*gap.newest.stretch.first <= key).checked_sub(1)?;
-        self.gaps[place].newest.stretch.has(key).then_some(place)
+        let at = self.gaps.partition_point(|gap| &*gap.newest.stretch.first <= key).checked_sub(1)?;
+        self.gaps[at].newest.stretch.has(key).then_some(at)
     }
 
     fn is_claimed(&self, key: &[u8]) -> bool {
@@ -144,8 +144,8 @@ impl List {
     }
 
     /// Who has used a gap of the place finds it broken.
-    fn break_place(&self, place: usize) -> u64 {
-        self.serials[place].fetch_add(1, Ordering::SeqCst) + 1
+    fn break_place(&self, place: usize) {
+        self.serials[place].fetch_add(1, Ordering::SeqCst);
     }
 
     fn read(&self, place: usize) -> LeafRead {
@@ -156,7 +156,8 @@ impl List {
     fn break_at(&mut self, at: usize, key: &[u8]) -> Insertion {
         let gap = self.gaps.remove(at);
         let before = gap.read();
-        let after = LeafRead { version: self.break_place(gap.place), ..before };
+        self.break_place(gap.place);
+        let after = self.read(gap.place);
         let breaks = gap.breaks + 1;
         // Both parts would end at the key.
         if breaks >= BREAKS_MAX || key.len() >= KEY_BYTES_MAX {
@@ -189,7 +190,7 @@ impl List {
 
     /// Has a gap at its place, from now on.
     fn insert(&mut self, at: usize, gap: Gap) {
-        let serial = self.serials[gap.place].load(Ordering::SeqCst);
+        let serial = self.read(gap.place).version;
         self.gaps.insert(at, Arc::new(Gap { serial, ..gap }));
     }
 
@@ -232,8 +233,8 @@ impl List {
 
     /// A place for a gap that has cost so much.
     fn place_for(&mut self, keys: u64) -> Option<usize> {
-        if self.gaps.len() < GAPS_MAX {
-            return self.free_place();
+        if let Some(place) = self.free_place() {
+            return Some(place);
         }
         let (at, least) = self.gaps.iter().enumerate().min_by_key(|(_, gap)| gap.keys)?;
         if least.keys >= keys {
