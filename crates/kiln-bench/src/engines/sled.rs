@@ -17,6 +17,7 @@ use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 
 use anyhow::{Context, Result};
+use rustix::fs::FlockOperation;
 use sled::transaction::{
     ConflictableTransactionError, TransactionError, TransactionalTree, UnabortableTransactionError,
 };
@@ -119,7 +120,11 @@ impl Engine for SledEngine {
 
     fn close(self) -> Result<()> {
         // Dropping flushes too, and says nothing of errors.
-        self.persist().context("cannot close the sled database")
+        self.persist().context("cannot close the sled database")?;
+        drop(self.database);
+        // Threads of sled's pool that have just written have its log open, and locked, for a moment longer, in which sled would
+        // not open it again.
+        rustix::fs::flock(&self.log, FlockOperation::LockExclusive).context("cannot lock sled's log")
     }
 }
 
@@ -235,5 +240,36 @@ impl Access for SledAccess<'_> {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         let put = self.tree.insert(key, value);
         self.keep(put).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::generate::Sizes;
+
+    /// Threads of sled's pool held its lock for a moment longer, and the next opening was refused.
+    #[test]
+    fn what_was_closed_is_opened_again_at_once() {
+        let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let settings = Settings {
+            path: directory.path().to_owned(),
+            mode: Mode::Weak,
+            shape: Shape::Table,
+            sizes: Sizes { key_bytes: 16, value_bytes: 100 },
+            records: 100,
+            cache_bytes: 64 << 20,
+            window: Duration::from_millis(5),
+            cold: false,
+            limited: false,
+            checkpoints: false,
+        };
+        for round in 0..500_u32 {
+            let engine = SledEngine::create(&settings).unwrap();
+            engine.worker().unwrap().put(&round.to_be_bytes(), b"value").unwrap();
+            engine.close().unwrap();
+        }
     }
 }
