@@ -113,6 +113,8 @@ fn memory(source: &Source<'_>, text: &mut String) {
     line(text, "cold_reads", statistics.cold_reads);
     line(text, "cold_read_bytes", statistics.cold_read_bytes);
     line(text, "reads_in_flight", statistics.reads_in_flight);
+    line(text, "warmed_up_records", statistics.warmed_up_records);
+    line(text, "warmed_up_leaves", statistics.warmed_up_leaves);
     line(text, "index_memory_bytes", index_bytes);
     let chains = source.shared.db.index_chains();
     line(text, "index_chain_entries_mean", format_args!("{:.2}", chains.entries_mean));

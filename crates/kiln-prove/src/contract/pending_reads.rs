@@ -90,7 +90,10 @@ fn c2_pending_reads_find_what_is_on_disk_whoever_waits_for_them_and_however() {
                 assert_eq!(found, expected(number), "key {number}");
             }
             await_nothing_in_flight(&db);
-            assert!(db.statistics().cold_reads >= u64::from(KEYS) - 50, "{:?}", db.statistics());
+            let statistics = db.statistics();
+            // Some of them come into memory by themselves meanwhile.
+            let from_disk = statistics.cold_reads + statistics.warmed_up_records;
+            assert!(from_disk >= u64::from(KEYS) - 50 && statistics.cold_reads > 50, "{statistics:?}");
             let other = options.open_on(Arc::new(SimulatedDevice::new(seed()))).unwrap();
             assert_eq!(other.get_async(&map, "key").wait().unwrap_err().kind(), ErrorKind::Input);
         }

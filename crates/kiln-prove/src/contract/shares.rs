@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kiln::device::{Fault, FaultKind, OperationKind, SimulatedDevice};
 use kiln::{Kiln, Map, Statistics};
 
 use super::cold::{key, lazy, make_cold};
 use crate::support::{Random, manual};
-use crate::testing::seed;
+use crate::testing::{PATIENCE, background, eventually, seed, watched};
 
 /// Log, read cache, pages and images together take no more than they were given.
 fn within(db: &Kiln, memory: u64) -> Statistics {
@@ -152,4 +153,54 @@ fn c2_what_is_written_while_records_are_handed_over_is_what_is_read() {
     drop(past);
     let report = db.check().unwrap();
     assert!(report.problems.is_empty(), "{report}");
+}
+
+/// Each row that an opening leaves on disk was read by itself, when it was asked for first: 50 times as slowly as before the restart, and for a minute.
+#[test]
+fn c2_what_an_opening_leaves_on_disk_is_soon_in_memory_and_as_it_was_written_last() {
+    const ROWS: u32 = 60_000;
+    watched("c2_what_an_opening_leaves_on_disk", PATIENCE, |_| {
+        let disk = SimulatedDevice::new(seed());
+        let options =
+            || background().segment_bytes(1 << 20).memory(32 << 20).window(Duration::from_millis(5));
+        let db = options().open_on(Arc::new(disk.clone())).unwrap();
+        let map = db.map("map").unwrap();
+        (0..ROWS).for_each(|row| db.put(&map, key(row), [row as u8; 200]).unwrap().forget());
+        db.persist().unwrap();
+        db.checkpoint().unwrap();
+        db.close().unwrap();
+        drop(db);
+        let db = options().open_on(Arc::new(disk.clone())).unwrap();
+        let map = db.map("map").unwrap();
+        let mut random = Random::new(seed());
+        let mut model: BTreeMap<u32, u8> = BTreeMap::new();
+        let is_as_written = |row: u32, model: &BTreeMap<u32, u8>| {
+            let written = model.get(&row).copied().unwrap_or(row as u8);
+            assert_eq!(db.get(&map, key(row)).unwrap().unwrap(), [written; 200], "row {row}");
+        };
+        eventually("others were brought into memory", || {
+            for _ in 0..100 {
+                let (read, written) =
+                    (random.below(ROWS as usize) as u32, random.below(ROWS as usize) as u32);
+                is_as_written(read, &model);
+                if random.one_in(8) {
+                    let value = random.below(256) as u8;
+                    db.put(&map, key(written), [value; 200]).unwrap().forget();
+                    model.insert(written, value);
+                }
+            }
+            db.statistics().warmed_up_records > 0
+        });
+        // The last come last.
+        let mut warmed_up = 0;
+        eventually("all of them were", || {
+            std::thread::sleep(Duration::from_millis(20));
+            let before = std::mem::replace(&mut warmed_up, db.statistics().warmed_up_records);
+            before == warmed_up
+        });
+        let before = db.statistics();
+        (0..ROWS).for_each(|row| is_as_written(row, &model));
+        let read = db.statistics().cold_reads - before.cold_reads;
+        assert!(read < u64::from(ROWS) / 10, "{read} were read from the disk");
+    });
 }

@@ -23,6 +23,7 @@ use crate::kernel::shares::Shares;
 use crate::kernel::snapshot::Snapshots;
 use crate::kernel::sweep::Graves;
 use crate::kernel::warm::Warm;
+use crate::kernel::warm_up::WarmUp;
 use crate::kernel::write_counts::WriteCounts;
 use crate::options::Options;
 use crate::planted::{Bug, planted};
@@ -159,6 +160,7 @@ pub(super) fn open(options: &Options, device: Arc<dyn Device>) -> Result<(Arc<En
         graves: Graves::recovered(recovered.tombstones.drain(..), recovered.report.horizon.number()),
         compaction: Compaction::new(options.space_amplification),
         warm: Warm::new(),
+        warm_up: WarmUp::new(),
         checkpoints: Checkpoints::new(options.checkpoint_bytes(current.segment_bytes), found),
         expiring: Expiring::new(current.has_expiring),
         removal: Removal::new(),

@@ -71,6 +71,11 @@ pub struct Statistics {
     pub reads_in_flight: u64,
     /// How often a record that is not in the log's memory was found in the read cache instead.
     pub cache_hits: u64,
+    /// Records that the database has brought into the read cache by itself, since it was opened, for reads to find them there: those do not count among the ones that
+    /// were read from disk.
+    pub warmed_up_records: u64,
+    /// Leaves of what has settled that it has brought into memory so.
+    pub warmed_up_leaves: u64,
     /// Bytes that the log's files take on disk, those included that are kept to be used again.
     pub disk_bytes: u64,
     /// Bytes of log that what is still needed would take, about; see
@@ -222,6 +227,8 @@ pub(super) fn collect(engine: &Engine) -> Statistics {
         hash_index_buckets: engine.index.bucket_count(),
         ordered_index_bytes: ordered.map(|ordered| ordered.memory_bytes() as u64).sum(),
         cold_reads: engine.cold.reads.load(Ordering::Relaxed),
+        warmed_up_records: engine.warm_up.records.load(Ordering::Relaxed),
+        warmed_up_leaves: engine.warm_up.leaves.load(Ordering::Relaxed),
         cold_read_bytes: engine.cold.read_bytes.load(Ordering::Relaxed),
         reads_in_flight: engine.cold.in_flight.load(Ordering::Relaxed),
         cache_hits: engine.cold.cache.hits(),

@@ -357,7 +357,10 @@ impl Engine {
     }
 
     /// The batch's records that may hold their keys' newest values, each with its place and its key's hash.
-    fn live_of<'b>(&self, batch: &Batch<'b>) -> impl Iterator<Item = (Address, u64, DiskRecord<'b>)> {
+    pub(super) fn live_of<'b>(
+        &self,
+        batch: &Batch<'b>,
+    ) -> impl Iterator<Item = (Address, u64, DiskRecord<'b>)> {
         let is_nobodys = |object| self.objects.get(object).is_some_and(ObjectState::is_nobodys);
         let puts = batch.records.iter().filter(|(_, record)| record.shape.kind.is_put());
         let puts = puts.filter(move |(_, record)| !is_nobodys(record.shape.object));

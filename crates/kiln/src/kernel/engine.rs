@@ -21,6 +21,7 @@ use super::shares::Shares;
 use super::snapshot::Snapshots;
 use super::sweep::Graves;
 use super::warm::Warm;
+use super::warm_up::WarmUp;
 use super::write_counts::WriteCounts;
 use crate::device::{DeviceLock, Process};
 use crate::error::{Error, ErrorKind, Result};
@@ -76,6 +77,7 @@ pub(crate) struct Engine {
     pub(crate) graves: Graves,
     pub(crate) compaction: Compaction,
     pub(crate) warm: Warm,
+    pub(crate) warm_up: WarmUp,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) expiring: Expiring,
     pub(crate) removal: Removal,

@@ -44,6 +44,11 @@ pub(super) struct HandedOver {
 }
 
 impl HandedOver {
+    /// From where to where it lies in the log.
+    pub(super) fn place(&self) -> (Address, Address) {
+        (self.from, self.goal)
+    }
+
     /// As great a part of something as has been handed over.
     pub(super) fn part_of(&self, whole: u64) -> u64 {
         let (done, all) = (self.done_to - self.from, self.goal - self.from);

@@ -26,7 +26,8 @@
 //!   sweep, compaction                    forgetting what nobody needs, and moving what somebody does
 //!   life, removal                        whether an object is there, and how the rows of one go that was dropped
 //!   expiry                               rows that are absent from some time on, and go
-//!   shares, hand_over, warm              what memory is for, and keeping there what fits
+//!   shares, hand_over                    what memory is for
+//!   warm, warm_up                        keeping there what fits, and bringing it there
 //!   write_counts, gauge                  what statistics tell of commits, and of work in the background
 //! ```
 
@@ -78,5 +79,6 @@ pub(crate) mod sweep;
 mod sweep_tests;
 pub(crate) mod transaction;
 pub(crate) mod warm;
+pub(crate) mod warm_up;
 pub(crate) mod write_counts;
 pub(crate) mod write_set;

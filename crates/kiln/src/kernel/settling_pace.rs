@@ -215,11 +215,16 @@ impl Engine {
         self.settled.bounds.unsettled_bytes.max(least)
     }
 
+    /// A part of the log is on its way into the tree.
+    pub(super) fn is_settling(&self) -> bool {
+        self.settled.pace.is_moving.load(Ordering::SeqCst)
+    }
+
     /// Sees to it, now and then, that commits are slowed as long as settling is too far behind.
     pub(super) fn watch_settling(&self) {
         let pace = &self.settled.pace;
         let bound = self.unsettled_bytes_max();
-        let presses = pace.is_moving.load(Ordering::SeqCst)
+        let presses = self.is_settling()
             && bound > 0
             && self.cold_log_bytes() > bound
             && self.unsettled_bytes() > bound
@@ -228,7 +233,7 @@ impl Engine {
         if presses {
             self.behind.store(true, Ordering::SeqCst);
             // It may have come to its end just now.
-            if !pace.is_moving.load(Ordering::SeqCst) {
+            if !self.is_settling() {
                 pace.press(false);
             }
         }

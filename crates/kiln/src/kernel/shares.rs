@@ -105,6 +105,8 @@ pub(super) struct Division {
     looked_at: u64,
     /// It is not yet so.
     moving: Option<Moving>,
+    /// Where what the log gave up last lay, and lies in the read cache as far as it was live.
+    handed_over: Option<(Address, Address)>,
 }
 
 /// Memory that is changing hands.
@@ -144,6 +146,7 @@ impl Shares {
             has_images: false,
             looked_at: u64::MAX,
             moving: None,
+            handed_over: None,
         };
         Shares {
             cache,
@@ -205,6 +208,26 @@ impl Division {
 }
 
 impl Engine {
+    /// So many reads from disk have it looked at whether the memory is divided as it should be.
+    pub(super) fn reads_to_look_at(&self) -> u64 {
+        enough_reads(&self.cold, &self.log).max(1)
+    }
+
+    /// Where the log ends of which memory may have nothing; `None` while it changes hands.
+    pub(super) fn cold_end(&self) -> Option<Address> {
+        let division = self.shares.division.try_lock().filter(|division| division.moving.is_none())?;
+        let head = self.log.head();
+        // Else some was evicted since that was not handed over.
+        let handed_over = division.handed_over.filter(|&(_, to)| to >= head);
+        Some(handed_over.map_or(head, |(from, _)| from))
+    }
+
+    /// Whether half of the records that are live before the log's head, and have not settled, has room in the read cache; and whether half of the tree has in the pages' memory.
+    pub(super) fn half_of_what_is_cold_has_room(&self) -> (bool, bool) {
+        let needs = self.needs(self.log.head());
+        (needs.records / 2 <= self.cold.cache.bytes(), needs.pages / 2 <= self.settled.tree.cache_bytes())
+    }
+
     /// For who has read from disk: has the memory divided anew if that is due. The caller is not pinned, and does not harden.
     #[inline]
     pub(crate) fn watch_reads(&self) {
@@ -324,6 +347,9 @@ impl Engine {
             }
         }
         division.moving = None;
+        // With the memory some of it may have left the cache, too.
+        let before = division.handed_over.filter(|_| division.is_reading);
+        division.handed_over = moving.handed_over.map(|it| it.place()).or(before);
         if !division.is_reading {
             log.set_share(log.ring_bytes());
         }

@@ -1,7 +1,7 @@
 //! Tests of the read cache: what comes out is what went in, in the memory that it was given.
 
 use super::record::{Address, DiskRecord, Kind, NEVER, OwnedRecord, Shape};
-use super::record_cache::RecordCache;
+use super::record_cache::{Filling, RecordCache};
 
 /// The bytes of the record at an address, which say where they belong.
 fn bytes_of(address: Address, length: usize) -> Vec<u8> {
@@ -145,6 +145,29 @@ fn what_was_taken_over_makes_room_for_what_is_read() {
     (0..20_000).for_each(|number| admit(&cache, (1 << 21) + 8 * number, 100));
     let found = read.iter().filter(|&&address| is_found(&cache, address)).count();
     assert!(found > 700, "{found} of {} are left", read.len());
+}
+
+/// After the memory was divided anew nobody knew any more that it had come unasked.
+#[test]
+fn what_came_unasked_takes_nobodys_place_and_makes_room_for_what_is_read() {
+    for is_divided in [false, true] {
+        let cache = RecordCache::new(256 << 10, 256 << 10).unwrap();
+        let asked: Vec<Address> = (1..=200).map(|number| (1 << 20) + 8 * number).collect();
+        asked.iter().for_each(|&address| admit(&cache, address, 100));
+        let fill = |number: u64| cache.fill(8 * number, &record(8 * number, 100).as_disk_record());
+        let came_in = (1..=3_000).filter(|&number| fill(number) == Filling::CameIn).count();
+        assert!((1_000..1_500).contains(&came_in), "{came_in}");
+        assert_eq!(fill(1), Filling::NoUse);
+        assert!((3_001..4_000).all(|number| fill(number) != Filling::CameIn));
+        assert!(asked.iter().all(|&address| is_found(&cache, address)));
+        if is_divided {
+            cache.divide(200 << 10, 136);
+        }
+        let read: Vec<Address> = (1..=600).map(|number| (1 << 21) + 8 * number).collect();
+        read.iter().for_each(|&address| admit(&cache, address, 100));
+        let found = read.iter().filter(|&&address| is_found(&cache, address)).count();
+        assert!(found > 550, "{found} of {} are there", read.len());
+    }
 }
 
 #[test]

@@ -209,8 +209,10 @@ fn run_keeper(engine: &Arc<Engine>) {
             }
             let count = engine.hardening.count.load(Ordering::Relaxed);
             let was_active = std::mem::replace(&mut hardenings_seen, count) != count;
-            let is_asked =
-                engine.shares.is_wanted() || engine.leaf_images.is_asked() || engine.notes.are_wanted();
+            let is_asked = engine.shares.is_wanted()
+                || engine.leaf_images.is_asked()
+                || engine.notes.are_wanted()
+                || engine.warm_up.is_at_work();
             let is_removing = engine.removal.is_at_work();
             let is_in_haste =
                 engine.compaction.is_in_haste() || engine.warm.is_in_haste() || is_asked || is_removing;
@@ -240,6 +242,7 @@ fn run_keeper(engine: &Arc<Engine>) {
         engine.make_room(0);
         expiry_pause = engine.delete_some_expired(false);
         engine.sweep();
+        engine.warm_up();
         if engine.is_checkpoint_due() {
             engine.hardening.requests.lock().checkpoint = true;
             engine.hardening.wake_checkpointer.notify_one();

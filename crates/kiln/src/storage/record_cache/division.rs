@@ -130,7 +130,9 @@ impl RecordCache {
     fn divide_shard(&self, number: usize, division: Division, opened_words: usize) {
         let shard = &self.shards[number];
         let mut ends = shard.writer.lock();
-        let (kept, words) = self.place(number, 0, shard.division()).kept(&ends, division, opened_words);
+        let place = self.place(number, 0, shard.division());
+        let (kept, words) = place.kept(&ends, division, opened_words);
+        let has_taken_over = place.has_taken_over(&ends);
         shard.divided.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         // Behind all that was: whatever somebody has found there is given up. Rings begin where their memory does, so that what is not opened is
@@ -140,7 +142,6 @@ impl RecordCache {
             *end = end.next_multiple_of(size as u64);
             begin.store(*end, Ordering::Relaxed);
         }
-        ends.taken_over = 0;
         fence(Ordering::Release);
         self.words.clear(number * self.shard_words, self.shard_words);
         shard.set_division(division);
@@ -153,6 +154,8 @@ impl RecordCache {
             place.put_back(kept, record, &mut ends);
             rest = others;
         }
+        // What came unasked may be anywhere among what is kept.
+        ends.taken_over = if has_taken_over { ends.rings[Part::Protected as usize] } else { 0 };
         shard.divided.fetch_add(1, Ordering::Release);
     }
 }

@@ -42,7 +42,7 @@ use std::io;
 
 use super::counts::Counts;
 use super::memory::Words;
-use super::record::{self, Address, DiskRecord, RecordView};
+use super::record::{Address, DiskRecord, RecordView};
 use crate::planted::{Bug, planted};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
@@ -91,6 +91,16 @@ struct Shard {
     opened_end: AtomicU64,
     begins: [AtomicU64; 2],
     writer: Mutex<Ends>,
+}
+
+/// What became of a record that nobody has asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Filling {
+    CameIn,
+    /// It would have to take another one's place, or is too long.
+    NoRoom,
+    /// It is here, or the shard is being divided.
+    NoUse,
 }
 
 /// Where the rings end.
@@ -204,9 +214,30 @@ impl RecordCache {
         }
     }
 
+    /// The same for a record that was read and checked though nobody has asked for it: only where there is room that nobody has a use for.
+    pub(crate) fn fill(&self, address: Address, record: &DiskRecord<'_>) -> Filling {
+        let hash = hash_of(address);
+        let mut ends = self.shards[self.shard_of(hash)].writer.lock();
+        let Some(place) = self.place_of(hash) else { return Filling::NoUse };
+        let words = words_of(record);
+        let mut known = place.bucket(hash).iter().map(|slot| Entry(slot.load(Ordering::Relaxed)));
+        let is_here = known.any(|entry| entry.has_tag_of(hash) && place.has_at(entry, address));
+        if is_here {
+            return Filling::NoUse;
+        }
+        if words > place.protected.size() / RECORD_PART || !place.has_free_entry(hash) {
+            return Filling::NoRoom;
+        }
+        let end = &mut ends.rings[Part::Protected as usize];
+        let Some(position) = place.protected.take(end, words) else { return Filling::NoRoom };
+        ends.taken_over = *end;
+        place.put(hash, (Part::Protected, position), address, record);
+        Filling::CameIn
+    }
+
     fn admit_with(&self, ends: &mut Ends, address: Address, record: &DiskRecord<'_>) {
         let hash = hash_of(address);
-        let words = 1 + record.shape.words() as u64;
+        let words = words_of(record);
         // Under the lock: the division stays as it is while this one is at work, since it must wait for it.
         let Some(place) = self.place_of(hash) else { return };
         if words > place.protected.size() / RECORD_PART {
@@ -220,7 +251,7 @@ impl RecordCache {
         }
         let free = place.protected.take(&mut ends.rings[Part::Protected as usize], words);
         // Nobody may ever have asked for what was taken over: what comes now goes before it, known or not.
-        let is_preferred = is_known || place.protected.begin.load(Ordering::Relaxed) < ends.taken_over;
+        let is_preferred = is_known || place.has_taken_over(ends);
         let (part, position) = if let Some(position) = free {
             (Part::Protected, position)
         } else if is_preferred && place.is_open() {
@@ -233,18 +264,7 @@ impl RecordCache {
             place.publish(hash, Entry::new(hash, Part::Probation, ghost));
             return;
         };
-        let target = place.ring(part).from(position);
-        target[0].store(address, Ordering::Relaxed);
-        let (version, previous) = (record.version, record.previous);
-        record::write(
-            &target[1..],
-            record.shape,
-            version,
-            previous,
-            record.key,
-            (record.value, record.expires_at),
-        );
-        place.publish(hash, Entry::new(hash, part, position));
+        place.put(hash, (part, position), address, record);
     }
 
     fn shard_of(&self, hash: u64) -> usize {
@@ -304,6 +324,11 @@ impl Shard {
         fence(Ordering::Acquire);
         self.divided.load(Ordering::Relaxed) == divided
     }
+}
+
+/// Words that a record takes, with its address.
+fn words_of(record: &DiskRecord<'_>) -> u64 {
+    1 + record.shape.words() as u64
 }
 
 /// Spreads addresses evenly (the finalizer of splitmix64).

@@ -1,6 +1,6 @@
 //! A shard of the read cache in its place: a directory, and the two rings that its entries lead to.
 
-use super::super::record::{Address, RecordView};
+use super::super::record::{self, Address, DiskRecord, RecordView};
 use super::{BUCKET_ENTRIES, Ends, GAP, Shard, hash_of};
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -120,6 +120,11 @@ impl<'a> Place<'a> {
         self.protected.end_max == u64::MAX
     }
 
+    /// The protected ring may have records that were taken over, and not looked at again. The caller is the shard's writer.
+    pub(super) fn has_taken_over(self, ends: &Ends) -> bool {
+        self.protected.begin.load(Ordering::Relaxed) < ends.taken_over
+    }
+
     pub(super) fn bucket(self, hash: u64) -> &'a [AtomicU64] {
         let buckets = (self.directory.len() / BUCKET_ENTRIES) as u64;
         let first = (((hash & 0xFFFF_FFFF) * buckets) >> 32) as usize * BUCKET_ENTRIES;
@@ -130,6 +135,28 @@ impl<'a> Place<'a> {
     pub(super) fn has_at(self, entry: Entry, address: Address) -> bool {
         let ring = self.ring(entry.part());
         ring.holds(entry.position()) && ring.from(entry.position())[0].load(Ordering::Relaxed) == address
+    }
+
+    /// Writes a record to its place, and enters it. The caller is the shard's writer, and has taken the place.
+    pub(super) fn put(
+        self,
+        hash: u64,
+        (part, position): (Part, u64),
+        address: Address,
+        record: &DiskRecord<'_>,
+    ) {
+        let target = self.ring(part).from(position);
+        target[0].store(address, Ordering::Relaxed);
+        let (version, previous) = (record.version, record.previous);
+        let value = (record.value, record.expires_at);
+        record::write(&target[1..], record.shape, version, previous, record.key, value);
+        self.publish(hash, Entry::new(hash, part, position));
+    }
+
+    /// A position can be entered without loss of a record. The caller is the shard's writer.
+    pub(super) fn has_free_entry(self, hash: u64) -> bool {
+        let mut entries = self.bucket(hash).iter().map(|slot| Entry(slot.load(Ordering::Relaxed)));
+        entries.any(|entry| !self.ring(entry.part()).holds(entry.position()))
     }
 
     /// Enters a position in place of what is the least loss: a ghost, or else the oldest of the probation.

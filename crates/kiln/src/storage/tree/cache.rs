@@ -188,6 +188,13 @@ impl Cache {
         None
     }
 
+    /// Whether a node is here. Does not count as looking at it.
+    pub(super) fn has(&self, reference: &NodeReference) -> bool {
+        let (bucket, pin) = (self.bucket(reference.block), epoch::pin());
+        let is_it = |node: &Node| (node.block, node.checksum) == (reference.block, reference.checksum);
+        bucket.nodes.iter().any(|node| node.get(&pin).is_some_and(is_it))
+    }
+
     /// Has the processor fetch a child, if it is here, and what tells so.
     #[inline]
     pub(super) fn prefetch_child(&self, parent: &Node, index: usize) {

@@ -15,6 +15,7 @@
 //! |---|---|
 //! | `node`, `reference`, `packed` | a node in memory; how nodes and values are referred to; leaves that are compressed |
 //! | `pages`, `ahead`, `cache`, `frames`, `shared` | reading nodes; many at once; those in memory; what they lie in; memory that is read without counting |
+//! | `warm_up` | leaves that come into memory unasked |
 //! | `cursor`, `values` | walks, both ways; values that have blocks of their own |
 //! | `ranks` | which place a key has among all, and which key a place |
 //! | `check`, `copy` | look at everything; copy it |
@@ -60,6 +61,7 @@ mod space;
 mod tests;
 mod update;
 mod values;
+mod warm_up;
 mod writer;
 
 use std::sync::Arc;
@@ -488,6 +490,11 @@ impl Tree {
     /// How often a node had to be read for who asked for it.
     pub(crate) fn cache_misses(&self) -> u64 {
         self.pages.cache.misses()
+    }
+
+    /// The memory that nodes may take, with what tells where they are.
+    pub(crate) fn cache_bytes(&self) -> u64 {
+        self.pages.cache.budget() + self.pages.cache.table_bytes()
     }
 
     /// Has the nodes in memory take so many bytes at most, up to those that it was opened with. The caller is not pinned.

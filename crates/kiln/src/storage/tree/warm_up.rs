@@ -1,0 +1,62 @@
+//! Leaves that come into memory before anybody asks for them, where there is room that nobody has a use for.
+
+use super::Tree;
+use super::reference::NodeReference;
+use super::root::Root;
+use crate::device::BLOCK_BYTES;
+use crate::error::Result;
+
+/// What a step has come to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WarmUpStep {
+    /// Bytes that were read.
+    pub(crate) bytes: u64,
+    /// Leaves that came into memory.
+    pub(crate) leaves: u64,
+    /// There was room for all of them.
+    pub(crate) had_room: bool,
+    /// The key from which to go on; `None` if these were the last.
+    pub(crate) next: Option<Vec<u8>>,
+}
+
+impl Tree {
+    /// Reads the leaves of one node above them, from that of a key on, as far as they are not in memory and all of them have room there. What cannot be read, or is damaged, is left to who asks
+    /// for it. The caller is not pinned.
+    pub(crate) fn warm_up(&self, key: &[u8]) -> WarmUpStep {
+        // As long as it is held its blocks are nobody else's.
+        let (cache, root) = (&self.pages.cache, self.root());
+        let (mut leaves, next) = self.leaves_from(&root, key).unwrap_or_default();
+        leaves.retain(|leaf| !cache.has(leaf));
+        let blocks: u64 = leaves.iter().map(|leaf| u64::from(leaf.blocks)).sum();
+        let (bytes, mut came_in) = (blocks * BLOCK_BYTES as u64, 0);
+        let had_room = cache.has_room(bytes.saturating_mul(self.memory_times()));
+        if had_room {
+            for leaf in self.read_leaves(&leaves).unwrap_or_default() {
+                cache.insert(leaf);
+                came_in += 1;
+            }
+        }
+        WarmUpStep { bytes: if had_room { bytes } else { 0 }, leaves: came_in, had_room, next }
+    }
+
+    /// The leaves of one node above them, from that of a key on, and the first key of the next such node.
+    fn leaves_from(&self, root: &Root, key: &[u8]) -> Result<(Vec<NodeReference>, Option<Vec<u8>>)> {
+        let Some((mut reference, mut level)) = root.top() else { return Ok((Vec::new(), None)) };
+        let mut next = None;
+        loop {
+            if level == 0 {
+                return Ok((vec![reference], next));
+            }
+            let node = self.pages.node_unasked(&reference, level)?;
+            let index = node.child_index(key);
+            if level == 1 {
+                return Ok((node.children(index).collect(), next));
+            }
+            if index + 1 < node.count() {
+                let behind: &mut Vec<u8> = next.insert(Vec::new());
+                node.key_into(index + 1, behind);
+            }
+            (reference, level) = (node.child(index), level - 1);
+        }
+    }
+}
