@@ -275,7 +275,7 @@ impl Engine {
             // Where nothing had to be read there was a look at a node.
             left = left.saturating_sub(step.bytes.max(BYTES_PER_READ));
             // Whatever a forged tree says, it comes to an end.
-            *key = step.next.filter(|next| step.had_room && next > from);
+            *key = step.next.filter(|next| next > from);
         }
         key.is_some()
     }

@@ -239,7 +239,7 @@ fn leaves_come_in_once_some_were_read() {
     assert_eq!(db.statistics().warmed_up_leaves, 0, "nobody has read any");
     (0..20).for_each(|row| get(row * 307));
     assert!((10..=25).contains(&tree.cache_misses()), "{}", tree.cache_misses());
-    (0..8).for_each(|_| pay(&db, 0, 0));
+    db.engine().share_for_good();
     for _ in 0..8 {
         warm_up(&db);
         (0..20).for_each(|row| get(row * 401));

@@ -7,15 +7,13 @@ use crate::device::BLOCK_BYTES;
 use crate::error::Result;
 
 /// What a step has come to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Default)]
 pub(crate) struct WarmUpStep {
     /// Bytes that were read.
     pub(crate) bytes: u64,
     /// Leaves that came into memory.
     pub(crate) leaves: u64,
-    /// There was room for all of them.
-    pub(crate) had_room: bool,
-    /// The key from which to go on; `None` if these were the last.
+    /// The key from which to go on; `None` if these were the last, or had no room.
     pub(crate) next: Option<Vec<u8>>,
 }
 
@@ -28,15 +26,14 @@ impl Tree {
         let (mut leaves, next) = self.leaves_from(&root, key).unwrap_or_default();
         leaves.retain(|leaf| !cache.has(leaf));
         let blocks: u64 = leaves.iter().map(|leaf| u64::from(leaf.blocks)).sum();
-        let (bytes, mut came_in) = (blocks * BLOCK_BYTES as u64, 0);
-        let had_room = cache.has_room(bytes.saturating_mul(self.memory_times()));
-        if had_room {
-            for leaf in self.read_leaves(&leaves).unwrap_or_default() {
-                cache.insert(leaf);
-                came_in += 1;
-            }
+        let bytes = blocks * BLOCK_BYTES as u64;
+        if !cache.has_room(bytes.saturating_mul(self.memory_times())) {
+            return WarmUpStep::default();
         }
-        WarmUpStep { bytes: if had_room { bytes } else { 0 }, leaves: came_in, had_room, next }
+        let read = self.read_leaves(&leaves).unwrap_or_default();
+        let leaves = read.len() as u64;
+        read.into_iter().for_each(|leaf| cache.insert(leaf));
+        WarmUpStep { bytes, leaves, next }
     }
 
     /// The leaves of one node above them, from that of a key on, and the first key of the next such node.
