@@ -64,6 +64,13 @@ impl Needs {
         if left == parts + 1 && parts > 0 { parts } else { left }
     }
 
+    /// True if not all of it has room in so many bytes.
+    fn are_beyond(self, bytes: u64) -> bool {
+        let part = (bytes / PARTS).max(1);
+        // Records have one part at least.
+        self.pages.div_ceil(part) + self.records.div_ceil(part).max(1) > PARTS
+    }
+
     /// How many parts of so many bytes are to be pages', which have `parts` now.
     fn page_parts(self, bytes: u64, parts: u64) -> u64 {
         if self.pages == 0 {
@@ -278,10 +285,7 @@ impl Engine {
         let (cache, log) = (self.shares.cache, &self.log);
         let mut next = *division;
         if cache.usual < cache.most {
-            let has_use = || {
-                let needs = self.needs(log.head());
-                needs.records + needs.pages > cache.usual
-            };
+            let has_use = || self.needs(log.head()).are_beyond(cache.usual);
             next.look_at_reads(&self.cold, &self.settled.tree, log, has_use);
         } else {
             // There is nothing to change, for so many reads more.

@@ -69,6 +69,17 @@ fn where_the_caches_have_all_that_they_may_have_it_is_not_looked_at_with_each_re
     assert!(reads > after && reads - looked_at <= after, "{reads}, looked at after {looked_at}");
 }
 
+/// Pages that would have had room in all of the caches, and not in what they may have of them, were never given more: a table of just that size had each tenth of its
+/// leaves read from disk for ever.
+#[test]
+fn what_has_room_in_the_caches_has_it_in_whole_parts() {
+    const PART: u64 = 1 << 20;
+    let are_beyond = |records, pages| Needs { records, pages }.are_beyond(PARTS * PART);
+    assert!(!are_beyond(0, 7 * PART) && !are_beyond(PART, 7 * PART) && !are_beyond(8 * PART, 0));
+    assert!(are_beyond(0, 7 * PART + 1) && are_beyond(PART + 1, 7 * PART) && are_beyond(8 * PART + 1, 0));
+    assert!(are_beyond(1, 8 * PART) && !are_beyond(4 * PART, 4 * PART));
+}
+
 /// What was less than a 64th of the caches was no reason to divide them anew: a small table that was loaded, or had settled, was read from disk each time.
 #[test]
 fn pages_have_memory_however_few_they_are_beside_it() {
