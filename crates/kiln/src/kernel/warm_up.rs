@@ -13,7 +13,7 @@
 //!
 //! **When.** Once so many were read from disk as have the memory divided anew ([`shares`](super::shares)), and it is: whoever opens a database for a few operations has none of this. At least half of what is on
 //! disk alone must have room: of less, most reads would be of something else all the same. And each read of somebody's pays for [`BYTES_PER_READ`] of it, so that reading ahead ends where it
-//! helps: once nearly everything is found in memory, or where nobody reads. What settles soon leaves the log, so that comes first, as does whatever else the keeper is behind with. It is done again once the cache has become larger.
+//! helps: once nearly everything is found in memory, or where nobody reads. What settles soon leaves the log, so that comes first, as does whatever else the keeper is behind with. It is done again once the cache has become larger, or more of the log has left its memory.
 //!
 //! **What comes in takes nobody's place**, and gives way to what somebody asks for: in the read cache as what was handed over does, among the pages as a leaf that nobody has looked at. It changes nothing that anybody could see, but how long reads
 //! take: records are asked for by address, and leaves by block and checksum, and what was written there never changes. What cannot be read, or is damaged, is left out, for whoever asks for it to meet.
@@ -41,7 +41,7 @@ const BATCH: usize = 32;
 const FEW_PART: u64 = 16;
 /// After so many records it is asked whether most found room.
 const JUDGED_AFTER: u64 = 64;
-/// Such a part more a cache must have than when it was filled last.
+/// Such a part more a cache must have than when it was filled last, or as much more of the log must be cold.
 const GROWN_PART: u64 = 8;
 
 /// See the module's documentation.
@@ -59,8 +59,9 @@ pub(crate) struct WarmUp {
 struct State {
     records: Account,
     pages: Account,
-    /// Through the log.
+    /// Through the log, and where the last one began.
     walk: Option<Walk>,
+    walked_to: Address,
     /// Through the tree: the key from which it goes on.
     key: Option<Vec<u8>>,
 }
@@ -85,10 +86,14 @@ impl Account {
         self.filled_bytes = self.filled_bytes.min(cache_bytes);
     }
 
-    /// There are enough reads to begin with, and more memory than was filled.
-    fn may_begin(&self, reads_max: u64, cache_bytes: u64) -> bool {
-        let is_larger = cache_bytes > self.filled_bytes + self.filled_bytes / GROWN_PART;
-        is_larger && self.credit == credit_max(reads_max)
+    /// There were enough reads to begin.
+    fn is_paid(&self, reads_max: u64) -> bool {
+        self.credit == credit_max(reads_max)
+    }
+
+    /// There is more memory than was filled.
+    fn is_larger(&self, cache_bytes: u64) -> bool {
+        cache_bytes > self.filled_bytes + self.filled_bytes / GROWN_PART
     }
 
     /// What a round may read; nothing where it is not worth it yet.
@@ -107,8 +112,9 @@ fn credit_max(reads_max: u64) -> i64 {
     (reads_max * BYTES_PER_READ).max(PIECE_BYTES) as i64
 }
 
-/// A walk through the log, segment by segment towards its beginning, and in each from its beginning on.
+/// A walk through the log, segment by segment towards its beginning, or to where another one has begun, and in each from its beginning on.
 struct Walk {
+    begin: Address,
     cursor: Cursor,
     /// Where it leaves the segment.
     end: Address,
@@ -120,17 +126,17 @@ struct Walk {
 }
 
 impl Walk {
-    /// Through the segment that an address lies in, or ends, up to there.
-    fn before(end: Address, segment_bytes: u64) -> Option<Walk> {
+    /// From the segment that the end lies in, or that ends there, to that of the beginning.
+    fn new(begin: Address, end: Address, segment_bytes: u64) -> Option<Walk> {
         let last = end.checked_sub(1)?;
         let cursor = Cursor::at_seal(last - last % segment_bytes);
-        Some(Walk { cursor, end, came_in: 0, had_no_room: 0, has_met_any: false })
+        Some(Walk { begin, cursor, end, came_in: 0, had_no_room: 0, has_met_any: false })
     }
 
-    /// Goes to the segment before; false if that is before the log's beginning.
-    fn go_on_before(&mut self, begin: Address, segment_bytes: u64) -> bool {
+    /// Goes to the segment before; false if that was the last, or the log begins behind it.
+    fn go_on_before(&mut self, log_begin: Address, segment_bytes: u64) -> bool {
         let start = self.cursor.position.min(self.end - 1) / segment_bytes * segment_bytes;
-        let goes_on = start > begin;
+        let goes_on = start > log_begin.max(self.begin);
         if goes_on {
             (self.cursor, self.end) = (Cursor::at_seal(start - segment_bytes), start);
         }
@@ -183,13 +189,18 @@ impl Engine {
         if is_behind {
             return;
         }
-        let begins_records = state.walk.is_none() && state.records.may_begin(reads_max, cache_bytes);
-        let begins_pages = state.key.is_none() && state.pages.may_begin(reads_max, page_bytes);
+        // The log before that is in the cache already, as far as it has room.
+        let walked_to = if state.records.is_larger(cache_bytes) { 0 } else { state.walked_to };
+        let has_more = walked_to == 0 || cold_end > walked_to + cache_bytes / GROWN_PART;
+        let begins_records = state.walk.is_none() && has_more && state.records.is_paid(reads_max);
+        let begins_pages =
+            state.key.is_none() && state.pages.is_larger(page_bytes) && state.pages.is_paid(reads_max);
         if (begins_records || begins_pages) && !self.is_settling_due() {
             let (records_fit, pages_fit) = self.half_of_what_is_cold_has_room();
             if begins_records {
                 state.records.credit *= i64::from(records_fit);
-                state.walk = Walk::before(cold_end, self.log.segment_bytes()).filter(|_| records_fit);
+                let walk = Walk::new(walked_to, cold_end, self.log.segment_bytes());
+                (state.walk, state.walked_to) = (walk.filter(|_| records_fit), cold_end);
             }
             if begins_pages {
                 let is_worth_it = pages_fit && tree.is_partly_on_disk();

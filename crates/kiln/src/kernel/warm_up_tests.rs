@@ -81,6 +81,26 @@ fn once_some_were_read_all_that_have_room_come_in() {
     assert_eq!(warm_up(&db), 0, "the cache has become no larger");
 }
 
+/// Those that left the log's memory afterwards were read one by one, though there was room.
+#[test]
+fn what_becomes_cold_later_comes_in_too() {
+    const ROWS: u32 = 15_000;
+    const MORE: u32 = 4_000;
+    let (_disk, db, map) = cold(ROWS, 100);
+    pay(&db, paid(&db), 136);
+    assert!(warm_up(&db) > 0);
+    pay(&db, paid(&db), 136);
+    assert_eq!(warm_up(&db), 0, "no more is cold");
+    (ROWS..ROWS + MORE).for_each(|row| put(&db, &map, row, 100));
+    db.persist().unwrap();
+    db.engine().make_room(0);
+    pay(&db, paid(&db), 136);
+    let came_in = warm_up(&db);
+    assert!((u64::from(MORE) / 2..2 * u64::from(MORE)).contains(&came_in), "{came_in}");
+    let read = reads_of_all(&db, &map, ROWS + MORE, 100);
+    assert!(read < u64::from(ROWS) / 50, "{read} were read");
+}
+
 /// Of segments in which much is live, too.
 #[test]
 fn what_was_written_anew_since_does_not_come_in() {
