@@ -199,8 +199,10 @@ impl Engine {
             let (records_fit, pages_fit) = self.half_of_what_is_cold_has_room();
             if begins_records {
                 state.records.credit *= i64::from(records_fit);
-                let walk = Walk::new(walked_to, cold_end, self.log.segment_bytes());
-                (state.walk, state.walked_to) = (walk.filter(|_| records_fit), cold_end);
+                if records_fit {
+                    state.walk = Walk::new(walked_to, cold_end, self.log.segment_bytes());
+                    state.walked_to = cold_end;
+                }
             }
             if begins_pages {
                 let is_worth_it = pages_fit && tree.is_partly_on_disk();

@@ -101,6 +101,39 @@ fn what_becomes_cold_later_comes_in_too() {
     assert!(read < u64::from(ROWS) / 50, "{read} were read");
 }
 
+/// It was taken to have been walked over.
+#[test]
+fn what_had_no_room_comes_in_once_it_has() {
+    const ROWS: u32 = 15_000;
+    const MORE: u32 = 3_000;
+    let (_disk, db, map) = cold(ROWS, 100);
+    pay(&db, paid(&db), 136);
+    assert!(warm_up(&db) > 0);
+    (ROWS..ROWS + MORE).for_each(|row| put(&db, &map, row, 100));
+    let others = db.map("others").unwrap();
+    for row in 0..60_000 {
+        put(&db, &others, row, 100);
+        if row % 100 == 0 {
+            db.persist().unwrap();
+        }
+    }
+    db.persist().unwrap();
+    db.engine().make_room(0);
+    pay(&db, paid(&db), 136);
+    assert_eq!(warm_up(&db), 0, "most has no room");
+    db.drop_map("others").unwrap().forget();
+    for _ in 0..10_000 {
+        db.persist().unwrap();
+        if db.statistics().dropping == 0 {
+            break;
+        }
+    }
+    assert_eq!(db.statistics().dropping, 0);
+    pay(&db, paid(&db), 136);
+    let came_in = warm_up(&db);
+    assert!(came_in > u64::from(MORE) / 2, "{came_in} of {MORE}");
+}
+
 /// Of segments in which much is live, too.
 #[test]
 fn what_was_written_anew_since_does_not_come_in() {
