@@ -178,7 +178,7 @@ fn enough_appends(cold: &Cold, log: &Log) -> u64 {
 }
 
 /// And so many reads from disk, which take longer.
-fn enough_reads(cold: &Cold, log: &Log) -> u64 {
+pub(super) fn enough_reads(cold: &Cold, log: &Log) -> u64 {
     const READS_MAX: u64 = 1 << 12;
     enough_appends(cold, log).min(READS_MAX)
 }
@@ -215,11 +215,6 @@ impl Division {
 }
 
 impl Engine {
-    /// So many reads from disk have it looked at whether the memory is divided as it should be.
-    pub(super) fn reads_to_look_at(&self) -> u64 {
-        enough_reads(&self.cold, &self.log).max(1)
-    }
-
     /// Where the log ends of which memory may have nothing; `None` while it changes hands.
     pub(super) fn cold_end(&self) -> Option<Address> {
         let division = self.shares.division.try_lock().filter(|division| division.moving.is_none())?;

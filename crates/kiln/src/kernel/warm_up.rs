@@ -22,10 +22,10 @@
 //! crash would make out of date.
 
 use super::engine::Engine;
-use crate::error::Result;
+use super::shares::enough_reads;
 use crate::storage::record::Address;
 use crate::storage::record_cache::Filling;
-use crate::storage::record_reader::{Batch, Cursor};
+use crate::storage::record_reader::{Batch, Cursor, PIECE_BYTES};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -33,8 +33,6 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 const BYTES_PER_READ: u64 = 64 << 10;
 /// A round reads so much of either, so that the keeper gets back to its other duties.
 const ROUND_BYTES: u64 = 4 << 20;
-/// For less nothing is begun, since that much is read at once; and so much is paid for what could not be read.
-const PIECE_BYTES: u64 = 1 << 20;
 /// So many cache misses overlap.
 const BATCH: usize = 32;
 /// Of a segment of which at most such a part is live too much would be read in vain.
@@ -77,18 +75,13 @@ struct Account {
 }
 
 impl Account {
-    /// Takes note of how many reads there were, and how much memory the cache has. What as many as `reads_max` pay for is enough to begin with, and all that is kept.
-    fn note(&mut self, reads: u64, reads_max: u64, cache_bytes: u64) {
+    /// Takes note of how many reads there were, and how much memory the cache has. No more than `credit_max` is kept.
+    fn note(&mut self, reads: u64, credit_max: i64, cache_bytes: u64) {
         let new = reads - std::mem::replace(&mut self.reads, reads);
         let earned = new.saturating_mul(BYTES_PER_READ).min(i64::MAX as u64) as i64;
-        self.credit = self.credit.saturating_add(earned).min(credit_max(reads_max));
+        self.credit = self.credit.saturating_add(earned).min(credit_max);
         // What has left with the memory may come back.
         self.filled_bytes = self.filled_bytes.min(cache_bytes);
-    }
-
-    /// There were enough reads to begin.
-    fn is_paid(&self, reads_max: u64) -> bool {
-        self.credit == credit_max(reads_max)
     }
 
     /// There is more memory than was filled.
@@ -96,7 +89,7 @@ impl Account {
         cache_bytes > self.filled_bytes + self.filled_bytes / GROWN_PART
     }
 
-    /// What a round may read; nothing where it is not worth it yet.
+    /// What a round may read: nothing as long as it is less than what is read at once.
     fn round_bytes(&self) -> u64 {
         let credit = u64::try_from(self.credit).unwrap_or(0);
         if credit < PIECE_BYTES { 0 } else { credit.min(ROUND_BYTES) }
@@ -105,11 +98,6 @@ impl Account {
     fn spend(&mut self, bytes: u64) {
         self.credit -= bytes as i64;
     }
-}
-
-/// What so many reads pay for, which is a piece at least.
-fn credit_max(reads_max: u64) -> i64 {
-    (reads_max * BYTES_PER_READ).max(PIECE_BYTES) as i64
 }
 
 /// A walk through the log, segment by segment towards its beginning, or to where another one has begun, and in each from its beginning on.
@@ -175,10 +163,13 @@ impl Engine {
     /// Does a round, if there is something to do. The caller is not pinned.
     pub(crate) fn warm_up(&self) {
         let Some(mut state) = self.warm_up.state.try_lock() else { return };
-        let (state, tree, reads_max) = (&mut *state, &self.settled.tree, self.reads_to_look_at());
+        let (state, tree) = (&mut *state, &self.settled.tree);
         let (cache_bytes, page_bytes) = (self.cold.cache.bytes(), tree.cache_bytes());
-        state.records.note(self.cold.reads.load(Ordering::Relaxed), reads_max, cache_bytes);
-        state.pages.note(tree.cache_misses(), reads_max, page_bytes);
+        // As much is enough to begin with.
+        let credit_max = enough_reads(&self.cold, &self.log) * BYTES_PER_READ;
+        let credit_max = credit_max.max(PIECE_BYTES) as i64;
+        state.records.note(self.cold.reads.load(Ordering::Relaxed), credit_max, cache_bytes);
+        state.pages.note(tree.cache_misses(), credit_max, page_bytes);
         // Who reads has the keeper come back.
         self.warm_up.is_at_work.store(false, Ordering::Relaxed);
         let Some(cold_end) = self.cold_end() else { return };
@@ -192,22 +183,23 @@ impl Engine {
         // The log before that is in the cache already, as far as it has room.
         let walked_to = if state.records.is_larger(cache_bytes) { 0 } else { state.walked_to };
         let has_more = walked_to == 0 || cold_end > walked_to + cache_bytes / GROWN_PART;
-        let begins_records = state.walk.is_none() && has_more && state.records.is_paid(reads_max);
+        let begins_records = state.walk.is_none() && has_more && state.records.credit == credit_max;
         let begins_pages =
-            state.key.is_none() && state.pages.is_larger(page_bytes) && state.pages.is_paid(reads_max);
+            state.key.is_none() && state.pages.is_larger(page_bytes) && state.pages.credit == credit_max;
         if (begins_records || begins_pages) && !self.is_settling_due() {
             let (records_fit, pages_fit) = self.half_of_what_is_cold_has_room();
-            if begins_records {
-                state.records.credit *= i64::from(records_fit);
-                if records_fit {
+            match begins_records {
+                true if records_fit => {
                     state.walk = Walk::new(walked_to, cold_end, self.log.segment_bytes());
                     state.walked_to = cold_end;
                 }
+                true => state.records.credit = 0,
+                false => {}
             }
-            if begins_pages {
-                let is_worth_it = pages_fit && tree.is_partly_on_disk();
-                state.pages.credit *= i64::from(is_worth_it);
-                state.key = is_worth_it.then(Vec::new);
+            match begins_pages {
+                true if pages_fit && tree.is_partly_on_disk() => state.key = Some(Vec::new()),
+                true => state.pages.credit = 0,
+                false => {}
             }
         }
         if let Some(walk) = &mut state.walk
@@ -237,27 +229,27 @@ impl Engine {
             let before = walk.cursor.position;
             // Of one that was dropped none is counted.
             let is_dead = || self.liveness.lock().of_segment(before).is_mostly_dead(FEW_PART);
-            let is_left = before >= walk.end || before.is_multiple_of(segment_bytes) && is_dead();
-            let batch = if is_left { None } else { Some(reader.next_batch(walk.end, BATCH)) };
-            let is_read = batch.as_ref().is_none_or(Result::is_ok);
-            match batch.and_then(Result::ok).filter(|batch| !batch.records.is_empty()) {
-                Some(batch) => {
+            if before >= walk.end || before.is_multiple_of(segment_bytes) && is_dead() {
+                if !walk.go_on_before(self.log.begin(), segment_bytes) {
+                    return false;
+                }
+                reader.move_to(walk.cursor);
+                continue;
+            }
+            let read = match reader.next_batch(walk.end, BATCH) {
+                Ok(batch) => {
                     self.take_cold(&batch, walk);
                     walk.cursor = reader.cursor();
-                    account.spend(walk.cursor.position - before);
-                    left = left.saturating_sub(walk.cursor.position - before);
+                    walk.cursor.position - before
                 }
-                None => {
-                    if !is_read {
-                        account.spend(PIECE_BYTES);
-                        left = left.saturating_sub(PIECE_BYTES);
-                    }
-                    if !walk.go_on_before(self.log.begin(), segment_bytes) {
-                        return false;
-                    }
-                    reader.move_to(walk.cursor);
+                // The rest of the segment is left out.
+                Err(_) => {
+                    walk.cursor = walk.cursor.moved_to(walk.end);
+                    PIECE_BYTES
                 }
-            }
+            };
+            account.spend(read);
+            left = left.saturating_sub(read);
         }
         walk.has_room()
     }

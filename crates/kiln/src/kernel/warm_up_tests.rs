@@ -40,7 +40,7 @@ fn pay(db: &Kiln, reads: u64, record_bytes: usize) {
 }
 
 fn paid(db: &Kiln) -> u64 {
-    db.engine().reads_to_look_at()
+    enough_reads(&db.engine().cold, &db.engine().log)
 }
 
 /// Does rounds as long as there is something to do, and says how many records came in.

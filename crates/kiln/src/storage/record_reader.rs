@@ -16,7 +16,7 @@ use crate::device::{AlignedBuffer, BLOCK_BYTES};
 use crate::error::Result;
 
 /// What is read at once.
-const PIECE_BYTES: u64 = 1 << 20;
+pub(crate) const PIECE_BYTES: u64 = 1 << 20;
 
 /// A place between two records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -17,7 +17,7 @@
 //! everybody else to the probation, unless the protected ring has room. A record that was asked for (`referenced`) when its turn to leave comes moves from the
 //! probation to the protected ring, or once around the protected one.
 //!
-//! What is [taken over](RecordCache::take_over) from the log's memory was perhaps never asked for: as long as the protected ring has some of it that was not looked
+//! What is [taken over](RecordCache::take_over) from the log's memory, or [comes unasked](RecordCache::fill), was perhaps never asked for: as long as the protected ring has some of it that was not looked
 //! at again, whoever is read goes there, too, and it is that which leaves.
 //!
 //! So a scan passes through an eighth of the memory. In a simulation (a million records, cache of an eighth of them) 82 of
@@ -107,7 +107,7 @@ pub(crate) enum Filling {
 #[cfg_attr(test, derive(Debug))]
 struct Ends {
     rings: [u64; 2],
-    /// What was taken over from the log lies before this position of the protected ring.
+    /// What was taken over from the log, or came unasked from the disk, lies before this position of the protected ring.
     taken_over: u64,
 }
 
@@ -220,9 +220,7 @@ impl RecordCache {
         let mut ends = self.shards[self.shard_of(hash)].writer.lock();
         let Some(place) = self.place_of(hash) else { return Filling::NoUse };
         let words = words_of(record);
-        let mut known = place.bucket(hash).iter().map(|slot| Entry(slot.load(Ordering::Relaxed)));
-        let is_here = known.any(|entry| entry.has_tag_of(hash) && place.has_at(entry, address));
-        if is_here {
+        if place.known(hash).any(|entry| place.has_at(entry, address)) {
             return Filling::NoUse;
         }
         if words > place.protected.size() / RECORD_PART || !place.has_free_entry(hash) {
@@ -243,8 +241,7 @@ impl RecordCache {
         if words > place.protected.size() / RECORD_PART {
             return;
         }
-        let known = place.bucket(hash).iter().map(|slot| Entry(slot.load(Ordering::Relaxed)));
-        let mut known = known.filter(|entry| entry.has_tag_of(hash)).peekable();
+        let mut known = place.known(hash).peekable();
         let is_known = known.peek().is_some();
         if known.any(|entry| place.has_at(entry, address)) {
             return;

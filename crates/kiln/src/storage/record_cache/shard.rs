@@ -131,6 +131,12 @@ impl<'a> Place<'a> {
         &self.directory[first..first + BUCKET_ENTRIES]
     }
 
+    /// The entries that may be those of a record with this hash, or of its ghost. The caller is the shard's writer.
+    pub(super) fn known(self, hash: u64) -> impl Iterator<Item = Entry> {
+        let entries = self.bucket(hash).iter().map(|slot| Entry(slot.load(Ordering::Relaxed)));
+        entries.filter(move |entry| entry.has_tag_of(hash))
+    }
+
     /// Whether an entry leads to the record at `address`. The caller is the shard's writer.
     pub(super) fn has_at(self, entry: Entry, address: Address) -> bool {
         let ring = self.ring(entry.part());

@@ -179,7 +179,7 @@ impl Cache {
                 continue;
             }
             if let Some(node) = bucket.nodes[way].get(pin)
-                && (node.block, node.checksum) == (reference.block, reference.checksum)
+                && node.is(reference)
             {
                 node.note_use();
                 return Some(node);
@@ -191,8 +191,7 @@ impl Cache {
     /// Whether a node is here. Does not count as looking at it.
     pub(super) fn has(&self, reference: &NodeReference) -> bool {
         let (bucket, pin) = (self.bucket(reference.block), epoch::pin());
-        let is_it = |node: &Node| (node.block, node.checksum) == (reference.block, reference.checksum);
-        bucket.nodes.iter().any(|node| node.get(&pin).is_some_and(is_it))
+        bucket.nodes.iter().any(|node| node.get(&pin).is_some_and(|node| node.is(reference)))
     }
 
     /// Has the processor fetch a child, if it is here, and what tells so.
@@ -217,8 +216,7 @@ impl Cache {
         (0..WAYS).find_map(|way| {
             let is_here = bucket.blocks[way].load(Ordering::Relaxed) == reference.block;
             let node = is_here.then(|| bucket.nodes[way].get_owned())??;
-            let is_it = (node.block, node.checksum) == (reference.block, reference.checksum);
-            is_it.then(|| {
+            node.is(reference).then(|| {
                 node.note_use();
                 node
             })

@@ -337,8 +337,7 @@ impl Cursor {
         if self.is_unasked {
             return self.node(reference, 0);
         }
-        let is_it =
-            |node: &mut Arc<Node>| (node.block, node.checksum) == (reference.block, reference.checksum);
+        let is_it = |node: &mut Arc<Node>| node.is(reference);
         if let Some(node) = self.read.pop_if(is_it) {
             return Ok(node);
         }

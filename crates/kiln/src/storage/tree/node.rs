@@ -267,6 +267,12 @@ impl Node {
         self.level
     }
 
+    /// Whether it is the node that a reference means: its block may have held others.
+    #[inline]
+    pub(super) fn is(&self, reference: &NodeReference) -> bool {
+        (self.block, self.checksum) == (reference.block, reference.checksum)
+    }
+
     /// True if it has children.
     pub(super) fn is_inner(&self) -> bool {
         (1..HEIGHT_MAX).contains(&self.level)
