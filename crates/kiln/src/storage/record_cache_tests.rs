@@ -116,10 +116,10 @@ fn what_fits_stays_when_the_memory_is_divided_anew() {
     addresses.iter().for_each(|&address| admit(&cache, address, 100));
     let found = || addresses.iter().filter(|&&address| is_found(&cache, address)).count();
     assert_eq!(found(), 3_000);
-    // Of each record there are 18 words. A few find too many neighbours in the directory.
+    // Of each record there are 18 words.
     for bytes in [700 << 10, 1 << 20, 600 << 10] {
         cache.divide(bytes, 136);
-        assert!(found() > 2_950, "{} in {bytes} bytes", found());
+        assert!(found() > 2_990, "{} in {bytes} bytes", found());
     }
     cache.divide(300 << 10, 136);
     let fit = found();
@@ -128,6 +128,18 @@ fn what_fits_stays_when_the_memory_is_divided_anew() {
     assert!(newest > 800, "{newest} of the newest");
     cache.divide(1 << 20, 136);
     assert_eq!(found(), fit);
+}
+
+/// A bucket of eight entries has five on average, and one in eight is full: whoever came next took the entry of another one, whose record was lost though there was room for it.
+#[test]
+fn hardly_a_record_is_lost_for_want_of_an_entry() {
+    let cache = RecordCache::new(4 << 20, 4 << 20).unwrap();
+    cache.divide(4 << 20, 136);
+    // What the protected ring has room for: seven eighths, without the directory.
+    const ROOM: u64 = 22_000;
+    (1..=ROOM).for_each(|number| admit(&cache, 8 * number, 100));
+    let lost = (1..=ROOM).filter(|number| !is_found(&cache, 8 * number)).count();
+    assert!(lost <= 20, "{lost} were lost");
 }
 
 /// Nobody had asked for it, and what was read went by in the probation.

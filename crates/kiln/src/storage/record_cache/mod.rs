@@ -12,6 +12,8 @@
 //!  entry:  | tag 15 | referenced 1 | protected 1 | position 47 |   (bit 63 first)
 //! ```
 //!
+//! A record is entered in one of two buckets: in the second one where the first is nearly full and that one is not. With one, each tenth record that came had its entry take the place of another's.
+//!
 //! Positions are word numbers from a ring's beginning of time. An entry whose position lies before its ring's `begin` has
 //! lost its record, but tells that there was one: whoever is read again while such a *ghost* is left goes to the protected ring,
 //! everybody else to the probation, unless the protected ring has room. A record that was asked for (`referenced`) when its turn to leave comes moves from the
@@ -156,7 +158,7 @@ impl RecordCache {
     pub(crate) fn look<T>(&self, address: Address, look: impl FnOnce(&RecordView<'_>) -> T) -> Option<T> {
         let hash = hash_of(address);
         let place = self.place_of(hash)?;
-        for slot in place.bucket(hash) {
+        for slot in place.slots(hash) {
             let entry = Entry(slot.load(Ordering::Acquire));
             let ring = place.ring(entry.part());
             if !entry.has_tag_of(hash) || !ring.holds(entry.position()) {
@@ -186,7 +188,7 @@ impl RecordCache {
     pub(crate) fn has(&self, address: Address) -> bool {
         let hash = hash_of(address);
         let Some(place) = self.place_of(hash) else { return false };
-        place.bucket(hash).iter().any(|slot| {
+        place.slots(hash).any(|slot| {
             let entry = Entry(slot.load(Ordering::Acquire));
             entry.has_tag_of(hash) && place.ring(entry.part()).holds(entry.position())
         })

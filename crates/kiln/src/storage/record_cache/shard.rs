@@ -12,6 +12,11 @@ const PROTECTED: u64 = 1 << POSITION_BITS;
 const REFERENCED: u64 = 1 << (POSITION_BITS + 1);
 const TAG_SHIFT: u32 = POSITION_BITS + 2;
 
+/// As long as so many of the first bucket's entries are free the second one is not looked at.
+const FREE_ENTRIES: usize = BUCKET_ENTRIES / 4;
+/// Has other bits choose the second bucket (2^64 divided by the golden ratio).
+const SECOND_BUCKET: u64 = 0x9E37_79B9_7F4A_7C15;
+
 /// One of a shard's two rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
@@ -125,15 +130,24 @@ impl<'a> Place<'a> {
         self.protected.begin.load(Ordering::Relaxed) < ends.taken_over
     }
 
-    pub(super) fn bucket(self, hash: u64) -> &'a [AtomicU64] {
-        let buckets = (self.directory.len() / BUCKET_ENTRIES) as u64;
-        let first = (((hash & 0xFFFF_FFFF) * buckets) >> 32) as usize * BUCKET_ENTRIES;
-        &self.directory[first..first + BUCKET_ENTRIES]
+    /// The two buckets where a record with this hash may be entered. It is in the first one as a rule.
+    fn buckets(self, hash: u64) -> [&'a [AtomicU64]; 2] {
+        let count = (self.directory.len() / BUCKET_ENTRIES) as u64;
+        [hash & 0xFFFF_FFFF, hash.wrapping_mul(SECOND_BUCKET) >> 32].map(|part| {
+            let start = ((part * count) >> 32) as usize * BUCKET_ENTRIES;
+            &self.directory[start..start + BUCKET_ENTRIES]
+        })
+    }
+
+    /// The entries of both.
+    pub(super) fn slots(self, hash: u64) -> impl Iterator<Item = &'a AtomicU64> {
+        let [first, second] = self.buckets(hash);
+        first.iter().chain(second)
     }
 
     /// The entries that may be those of a record with this hash, or of its ghost. The caller is the shard's writer.
     pub(super) fn known(self, hash: u64) -> impl Iterator<Item = Entry> {
-        let entries = self.bucket(hash).iter().map(|slot| Entry(slot.load(Ordering::Relaxed)));
+        let entries = self.slots(hash).map(|slot| Entry(slot.load(Ordering::Relaxed)));
         entries.filter(move |entry| entry.has_tag_of(hash))
     }
 
@@ -161,19 +175,27 @@ impl<'a> Place<'a> {
 
     /// A position can be entered without loss of a record. The caller is the shard's writer.
     pub(super) fn has_free_entry(self, hash: u64) -> bool {
-        let mut entries = self.bucket(hash).iter().map(|slot| Entry(slot.load(Ordering::Relaxed)));
-        entries.any(|entry| !self.ring(entry.part()).holds(entry.position()))
+        self.slots(hash).any(|slot| self.is_free(slot))
+    }
+
+    /// A slot has no entry, or a ghost's. The caller is the shard's writer.
+    fn is_free(self, slot: &AtomicU64) -> bool {
+        let entry = Entry(slot.load(Ordering::Relaxed));
+        !self.ring(entry.part()).holds(entry.position())
     }
 
     /// Enters a position in place of what is the least loss: a ghost, or else the oldest of the probation.
     pub(super) fn publish(self, hash: u64, new: Entry) {
         let loss = |slot: &&AtomicU64| {
             let entry = Entry(slot.load(Ordering::Relaxed));
-            let is_live = self.ring(entry.part()).holds(entry.position());
             let is_other = !entry.has_tag_of(hash);
-            (is_live, is_other, entry.part() == Part::Protected, entry.position())
+            (!self.is_free(slot), is_other, entry.part() == Part::Protected, entry.position())
         };
-        if let Some(slot) = self.bucket(hash).iter().min_by_key(loss) {
+        let [first, second] = self.buckets(hash);
+        let free = |bucket: &[AtomicU64]| bucket.iter().filter(|slot| self.is_free(slot)).count();
+        let free_first = free(first);
+        let is_first = free_first >= FREE_ENTRIES || free_first >= free(second);
+        if let Some(slot) = (if is_first { first } else { second }).iter().min_by_key(loss) {
             slot.store(new.0, Ordering::Release);
         }
     }
@@ -186,10 +208,10 @@ impl<'a> Place<'a> {
         position: u64,
     ) -> Option<(&'a AtomicU64, Entry)> {
         let hash = hash_of(address);
-        let entries = self.bucket(hash).iter().map(|slot| (slot, Entry(slot.load(Ordering::Relaxed))));
-        entries
-            .into_iter()
-            .find(|(_, entry)| entry.has_tag_of(hash) && (entry.part(), entry.position()) == (part, position))
+        let entries = self.slots(hash).map(|slot| (slot, Entry(slot.load(Ordering::Relaxed))));
+        let leads_there =
+            |entry: Entry| entry.has_tag_of(hash) && (entry.part(), entry.position()) == (part, position);
+        entries.into_iter().find(|&(_, entry)| leads_there(entry))
     }
 
     /// The record at a position of a ring, as its address and its words with that; or how far it is to the next one. The caller is the shard's writer.
