@@ -3,6 +3,7 @@
 //! No I/O happens under a pin: who meets a cold record under one looks into the cache, and comes back unpinned if it is not
 //! there. Cold records never change, so all that can happen meanwhile is that one is superseded, and its segment dropped.
 
+use std::cell::RefCell;
 use std::io;
 
 use super::engine::Engine;
@@ -183,6 +184,16 @@ impl Engine {
         }
     }
 
+    /// Tells of records whether they may be their keys' newest.
+    pub(super) fn is_newest(&self) -> impl Fn(Address, &RecordView<'_>) -> bool {
+        let buffer = RefCell::new(Vec::new());
+        move |address, view| {
+            let mut key = buffer.borrow_mut();
+            view.key_into(&mut key);
+            self.may_be_newest(address, self.hash(view.shape().object, &key))
+        }
+    }
+
     /// Reads a record from disk, checked; also says how many bytes that took.
     fn read_from_disk(&self, address: Address) -> Result<(OwnedRecord, u64)> {
         let likely_bytes = self.cold.likely_bytes(address, self.segments.segment_bytes());
@@ -193,7 +204,7 @@ impl Engine {
     fn read_disk(&self, address: Address) -> Result<OwnedRecord> {
         let (record, bytes_read) = self.read_from_disk(address)?;
         self.cold.note_read(record.shape.bytes(), bytes_read);
-        self.cold.cache.admit(address, &record.as_disk_record());
+        self.cold.cache.admit(address, &record.as_disk_record(), &self.is_newest());
         self.watch_reads();
         Ok(record)
     }

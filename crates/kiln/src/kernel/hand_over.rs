@@ -104,6 +104,7 @@ impl Engine {
         let step_bytes = ((part.goal - part.from) / STEP_PART).clamp(STEP_BYTES_MIN, STEP_BYTES_MAX);
         let end = part.goal.min(at + step_bytes);
         let (mut found, mut key, mut value) = (Vec::new(), Vec::new(), Vec::new());
+        let is_newest = self.is_newest();
         while at < end {
             if at < self.log.head() {
                 at = self.first_boundary();
@@ -111,7 +112,7 @@ impl Engine {
             at = self.find_newest((at, end), &mut found, &mut key, |_| true);
             for &(address, _) in &found {
                 if let Some(record) = self.copy_of(address, &mut key, &mut value) {
-                    self.cold.cache.take_over(address, &record);
+                    self.cold.cache.take_over(address, &record, &is_newest);
                 }
             }
         }

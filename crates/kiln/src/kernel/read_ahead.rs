@@ -332,7 +332,8 @@ impl ReadAhead<'_> {
                         cold.note_read(record.shape.bytes(), count as u64);
                         let others = || reads.in_flight.iter().filter(|read| read.item.is_some());
                         let misplaced = planted(Bug::ReadAheadMisplaced).then(|| others().next()).flatten();
-                        cold.cache.admit(misplaced.map_or(address, |other| other.address), &record);
+                        let address = misplaced.map_or(address, |other| other.address);
+                        cold.cache.admit(address, &record, &self.engine.is_newest());
                         let previous = record.previous;
                         let is_wanted = record.version > self.version_max
                             && newer < NEWER_MAX

@@ -5,7 +5,7 @@
 
 use super::super::record::Address;
 use super::shard::{Entry, Part, Place};
-use super::{BUCKET_ENTRIES, Ends, PROBATION_PART, RECORD_PART, RecordCache, hash_of};
+use super::{BUCKET_ENTRIES, Ends, PROBATION_PART, RECORD_PART, RecordCache, hash_of, words_of};
 use crate::sync::atomic::{Ordering, fence};
 
 /// The directory has an entry for so many words of records, at least and at most, and as long as nothing is known of them.
@@ -190,7 +190,8 @@ impl Place<'_> {
         let mut position = self.ring(part).begin.load(Ordering::Relaxed);
         while position < ends.rings[part as usize] {
             position += match self.record_at(part, position) {
-                Ok((address, words)) => {
+                Ok((address, view)) => {
+                    let words = words_of(view.shape());
                     let entry = self.entry_at(address, part, position);
                     let entry = entry.filter(|_| words <= division.protected as u64 / RECORD_PART);
                     records.extend(entry.map(|(_, entry)| (position, words, entry)));

@@ -19,6 +19,10 @@
 //! everybody else to the probation, unless the protected ring has room. A record that was asked for (`referenced`) when its turn to leave comes moves from the
 //! probation to the protected ring, or once around the protected one.
 //!
+//! **What is superseded goes first**: whoever makes room asks of each record whether it is still its key's newest. Those of the protected ring that are not pay for others, which go on though nobody has asked for
+//! them: [`CREDIT_TIMES`] words for each of theirs. So where keys are updated all over the place, and a fifth of the memory or more is superseded, what is live stays, as it would if it were written anew; and where less is, what was asked for stays, as where
+//! nothing is written.
+//!
 //! What is [taken over](RecordCache::take_over) from the log's memory, or [comes unasked](RecordCache::fill), was perhaps never asked for: as long as the protected ring has some of it that was not looked
 //! at again, whoever is read goes there, too, and it is that which leaves.
 //!
@@ -44,7 +48,7 @@ use std::io;
 
 use super::counts::Counts;
 use super::memory::Words;
-use super::record::{Address, DiskRecord, RecordView};
+use super::record::{Address, DiskRecord, RecordView, Shape};
 use crate::planted::{Bug, planted};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
@@ -58,6 +62,9 @@ const SHARDS_MAX: u64 = 64;
 const BUCKET_ENTRIES: usize = 8;
 /// This part of the records' memory is the probation.
 const PROBATION_PART: usize = 8;
+/// So many words of what is live may go on, unasked for, for each of what is superseded; up to such a part of the ring.
+const CREDIT_TIMES: u64 = 4;
+const CREDIT_PART: u64 = 8;
 /// A record may take this part of its ring at most.
 const RECORD_PART: u64 = 4;
 /// Stands in place of an address where a ring's end was too short for a record.
@@ -105,12 +112,17 @@ pub(crate) enum Filling {
     NoUse,
 }
 
+/// Tells of a record, and its address, whether it may be its key's newest.
+pub(crate) type IsNewest<'a> = &'a dyn Fn(Address, &RecordView<'_>) -> bool;
+
 /// Where the rings end.
 #[cfg_attr(test, derive(Debug))]
 struct Ends {
     rings: [u64; 2],
     /// What was taken over from the log, or came unasked from the disk, lies before this position of the protected ring.
     taken_over: u64,
+    /// Words of the protected ring that may go on for those that have left it.
+    credit: u64,
 }
 
 impl RecordCache {
@@ -129,7 +141,7 @@ impl RecordCache {
             protected_start: AtomicU64::new(POSITION_FIRST),
             opened_end: AtomicU64::new(u64::MAX),
             begins: [POSITION_FIRST; 2].map(AtomicU64::new),
-            writer: Mutex::new(Ends { rings: [POSITION_FIRST; 2], taken_over: 0 }),
+            writer: Mutex::new(Ends { rings: [POSITION_FIRST; 2], taken_over: 0, credit: 0 }),
         };
         let words = shard_count as usize * division.words();
         Ok(RecordCache {
@@ -199,18 +211,18 @@ impl RecordCache {
         record_bytes / 8 < self.probation_words.load(Ordering::Relaxed) / RECORD_PART
     }
 
-    /// Keeps a checked record that was read at `address`, unless it is too long, or somebody else is at work on the shard.
-    pub(crate) fn admit(&self, address: Address, record: &DiskRecord<'_>) {
+    /// Keeps a checked record that was read at `address`, or that leaves the log's memory, and is durable; unless it is too long, or somebody else is at work on the shard.
+    pub(crate) fn admit(&self, address: Address, record: &DiskRecord<'_>, is_newest: IsNewest<'_>) {
         if let Some(mut ends) = self.shards[self.shard_of(hash_of(address))].writer.try_lock() {
-            self.admit_with(&mut ends, address, record);
+            self.admit_with(&mut ends, address, record, is_newest);
         }
     }
 
     /// The same for a record that is still in the log's memory, and durable; waits for who is at work on the shard.
-    pub(crate) fn take_over(&self, address: Address, record: &DiskRecord<'_>) {
+    pub(crate) fn take_over(&self, address: Address, record: &DiskRecord<'_>, is_newest: IsNewest<'_>) {
         let mut ends = self.shards[self.shard_of(hash_of(address))].writer.lock();
         let end = ends.rings[Part::Protected as usize];
-        self.admit_with(&mut ends, address, record);
+        self.admit_with(&mut ends, address, record, is_newest);
         if ends.rings[Part::Protected as usize] > end {
             ends.taken_over = ends.rings[Part::Protected as usize];
         }
@@ -221,7 +233,7 @@ impl RecordCache {
         let hash = hash_of(address);
         let mut ends = self.shards[self.shard_of(hash)].writer.lock();
         let Some(place) = self.place_of(hash) else { return Filling::NoUse };
-        let words = words_of(record);
+        let words = words_of(record.shape);
         if place.known(hash).any(|entry| place.has_at(entry, address)) {
             return Filling::NoUse;
         }
@@ -235,9 +247,15 @@ impl RecordCache {
         Filling::CameIn
     }
 
-    fn admit_with(&self, ends: &mut Ends, address: Address, record: &DiskRecord<'_>) {
+    fn admit_with(
+        &self,
+        ends: &mut Ends,
+        address: Address,
+        record: &DiskRecord<'_>,
+        is_newest: IsNewest<'_>,
+    ) {
         let hash = hash_of(address);
-        let words = words_of(record);
+        let words = words_of(record.shape);
         // Under the lock: the division stays as it is while this one is at work, since it must wait for it.
         let Some(place) = self.place_of(hash) else { return };
         if words > place.protected.size() / RECORD_PART {
@@ -248,15 +266,21 @@ impl RecordCache {
         if known.any(|entry| place.has_at(entry, address)) {
             return;
         }
-        let free = place.protected.take(&mut ends.rings[Part::Protected as usize], words);
+        let is_short = words <= place.probation.size() / RECORD_PART;
+        let free = |part| {
+            let position = place.ring(part).take(&mut ends.rings[part as usize], words)?;
+            Some((part, position))
+        };
+        let mut parts = [Some(Part::Protected), is_short.then_some(Part::Probation)].into_iter().flatten();
+        let free = parts.find_map(free);
         // Nobody may ever have asked for what was taken over: what comes now goes before it, known or not.
         let is_preferred = is_known || place.has_taken_over(ends);
-        let (part, position) = if let Some(position) = free {
-            (Part::Protected, position)
+        let (part, position) = if let Some(free) = free {
+            free
         } else if is_preferred && place.is_open() {
-            (Part::Protected, place.make_room(Part::Protected, words, ends))
-        } else if words <= place.probation.size() / RECORD_PART {
-            (Part::Probation, place.make_room(Part::Probation, words, ends))
+            (Part::Protected, place.make_room(Part::Protected, words, ends, is_newest))
+        } else if is_short {
+            (Part::Probation, place.make_room(Part::Probation, words, ends, is_newest))
         } else {
             // Too long for the probation: what is left of it is that it was met.
             let ghost = place.probation.begin.load(Ordering::Relaxed) - 1;
@@ -326,8 +350,8 @@ impl Shard {
 }
 
 /// Words that a record takes, with its address.
-fn words_of(record: &DiskRecord<'_>) -> u64 {
-    1 + record.shape.words() as u64
+fn words_of(shape: Shape) -> u64 {
+    1 + shape.words() as u64
 }
 
 /// Spreads addresses evenly (the finalizer of splitmix64).
@@ -340,7 +364,7 @@ fn hash_of(address: Address) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::{Kind, NEVER, Shape};
+    use super::super::record::{Kind, NEVER};
     use super::*;
 
     /// Each of them was counted in the line by which all who look into its shard find their way.
@@ -350,7 +374,8 @@ mod tests {
         let cache = RecordCache::new(16 << 10, 16 << 10).unwrap();
         let shape = Shape { kind: Kind::Put, object: 7, key_bytes: 3, value_bytes: 5 };
         let (key, value, expires_at) = (b"key", b"value", NEVER);
-        cache.admit(ADDRESS, &DiskRecord { shape, version: 1, previous: 0, key, value, expires_at });
+        let record = DiskRecord { shape, version: 1, previous: 0, key, value, expires_at };
+        cache.admit(ADDRESS, &record, &|_, _| true);
         let is_found = || cache.look(ADDRESS, |_| ()).is_some();
         let state = || {
             let words = cache.words.iter().map(|word| word.load(Ordering::Relaxed)).collect::<Vec<_>>();

@@ -1,7 +1,7 @@
 //! A shard of the read cache in its place: a directory, and the two rings that its entries lead to.
 
 use super::super::record::{self, Address, DiskRecord, RecordView};
-use super::{BUCKET_ENTRIES, Ends, GAP, Shard, hash_of};
+use super::{BUCKET_ENTRIES, CREDIT_PART, CREDIT_TIMES, Ends, GAP, IsNewest, Shard, hash_of, words_of};
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// So many records that were asked for go around while room for one is made; the next leaves whatever it is.
@@ -214,8 +214,8 @@ impl<'a> Place<'a> {
         entries.into_iter().find(|&(_, entry)| leads_there(entry))
     }
 
-    /// The record at a position of a ring, as its address and its words with that; or how far it is to the next one. The caller is the shard's writer.
-    pub(super) fn record_at(self, part: Part, position: u64) -> Result<(Address, u64), u64> {
+    /// The record at a position of a ring, and its address; or how far it is to the next one. The caller is the shard's writer.
+    pub(super) fn record_at(self, part: Part, position: u64) -> Result<(Address, RecordView<'a>), u64> {
         let words = self.ring(part).from(position);
         let address = words[0].load(Ordering::Relaxed);
         if address == GAP {
@@ -225,35 +225,56 @@ impl<'a> Place<'a> {
             // Only whole records are written here.
             panic!("the read cache holds no record at {position}");
         };
-        Ok((address, 1 + view.shape().words() as u64))
+        Ok((address, view))
     }
 
     /// Makes room for `words` at a ring's end. The caller is the shard's writer.
-    pub(super) fn make_room(self, part: Part, words: u64, ends: &mut Ends) -> u64 {
+    pub(super) fn make_room(self, part: Part, words: u64, ends: &mut Ends, is_newest: IsNewest<'_>) -> u64 {
         let mut chances = CHANCES;
         loop {
             if let Some(start) = self.ring(part).take(&mut ends.rings[part as usize], words) {
                 return start;
             }
-            self.evict_oldest(part, ends, &mut chances);
+            self.evict_oldest(part, ends, &mut chances, is_newest);
         }
     }
 
-    /// Gives up a ring's oldest record; if it was asked for it goes on in the protected ring.
-    pub(super) fn evict_oldest(self, part: Part, ends: &mut Ends, chances: &mut usize) {
+    /// Gives up a ring's oldest record; or has it go on in the protected ring, if it is its key's newest, and was asked for, or others pay for it.
+    fn evict_oldest(self, part: Part, ends: &mut Ends, chances: &mut usize, is_newest: IsNewest<'_>) {
         let ring = self.ring(part);
         let begin = ring.begin.load(Ordering::Relaxed);
-        let (address, words) = match self.record_at(part, begin) {
+        let (address, view) = match self.record_at(part, begin) {
             Ok(record) => record,
             Err(gap) => return ring.give_up_to(begin + gap),
         };
-        let old = ring.from(begin);
-        let slot = self.entry_at(address, part, begin);
-        let slot = slot.filter(|(_, entry)| entry.is_referenced() && *chances > 0);
+        let (old, words) = (ring.from(begin), words_of(view.shape()));
+        let slot = self.entry_at(address, part, begin).filter(|_| is_newest(address, &view));
+        let goes_on = |entry: Entry| {
+            let price = match part {
+                _ if entry.is_referenced() => 0,
+                // It costs those of the protected ring whose place it takes.
+                Part::Probation => CREDIT_TIMES * words,
+                Part::Protected => words,
+            };
+            *chances > 0 && ends.credit >= price
+        };
+        let slot = match slot {
+            Some((slot, entry)) if goes_on(entry) => {
+                if part == Part::Protected && !entry.is_referenced() {
+                    ends.credit -= words;
+                }
+                Some(slot)
+            }
+            None if part == Part::Protected => {
+                ends.credit = (ends.credit + CREDIT_TIMES * words).min(ring.size() / CREDIT_PART);
+                None
+            }
+            _ => None,
+        };
         let target = match (slot, part) {
             (None, _) => None,
             (Some(_), Part::Probation) if self.is_open() => {
-                Some(self.make_room(Part::Protected, words, ends))
+                Some(self.make_room(Part::Protected, words, ends, is_newest))
             }
             (Some(_), Part::Probation) => {
                 self.protected.take(&mut ends.rings[Part::Protected as usize], words)
@@ -265,7 +286,7 @@ impl<'a> Place<'a> {
                 ring.take(&mut ends.rings[part as usize], words)
             }
         };
-        if let (Some((slot, _)), Some(target)) = (slot, target) {
+        if let (Some(slot), Some(target)) = (slot, target) {
             // From the first word to the last: where the places overlap, the new one is before the old.
             for (to, from) in self.protected.from(target).iter().zip(&old[..words as usize]) {
                 to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
