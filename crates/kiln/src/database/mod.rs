@@ -419,6 +419,7 @@ impl Kiln {
             self.engine().remove_dropped();
             self.engine().sweep();
             self.engine().share_memory();
+            self.engine().hand_over_what_leaves();
             // Some of them with each call.
             let _ = (0..NOTES_MADE).all(|_| self.engine().make_notes());
             self.engine().settle_if_due();

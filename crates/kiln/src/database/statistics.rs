@@ -74,6 +74,8 @@ pub struct Statistics {
     /// Records that the database has brought into the read cache by itself, since it was opened, for reads to find them there: those do not count among the ones that
     /// were read from disk.
     pub warmed_up_records: u64,
+    /// Records that went from the log's memory to the read cache, before they left it.
+    pub handed_over_records: u64,
     /// Leaves of what has settled that it has brought into memory so.
     pub warmed_up_leaves: u64,
     /// Bytes that the log's files take on disk, those included that are kept to be used again.
@@ -228,6 +230,7 @@ pub(super) fn collect(engine: &Engine) -> Statistics {
         ordered_index_bytes: ordered.map(|ordered| ordered.memory_bytes() as u64).sum(),
         cold_reads: engine.cold.reads.load(Ordering::Relaxed),
         warmed_up_records: engine.warm_up.records.load(Ordering::Relaxed),
+        handed_over_records: engine.shares.hand_over.records.load(Ordering::Relaxed),
         warmed_up_leaves: engine.warm_up.leaves.load(Ordering::Relaxed),
         cold_read_bytes: engine.cold.read_bytes.load(Ordering::Relaxed),
         reads_in_flight: engine.cold.in_flight.load(Ordering::Relaxed),

@@ -95,7 +95,7 @@ impl Engine {
             return false;
         }
         self.begin_settling();
-        is_paid_for || unsettled_bytes >= self.settling_due_bytes()
+        is_paid_for || unsettled_bytes >= self.settling_due_bytes() && !self.caches_keep_unsettled()
     }
 
     /// True if ranges have read so many rows of the log one by one that settling them would have cost no more.
@@ -112,8 +112,13 @@ impl Engine {
 
     /// How much of the log has to be cold for it to be due.
     pub(super) fn settling_due_bytes(&self) -> u64 {
-        let tree_part = self.settled.tree.used_bytes() / TREE_PART;
-        self.settled.bounds.due_bytes.max(tree_part.min(self.log.ring_bytes() * RING_TIMES))
+        let (due_bytes, tree) = (self.settled.bounds.due_bytes, &self.settled.tree);
+        if self.shares.hand_over.is_going_on() && tree.used_bytes() <= tree.cache_bytes() {
+            // All of it is in the caches: what has not settled as records, beside the leaves.
+            return due_bytes / 2;
+        }
+        let tree_part = tree.used_bytes() / TREE_PART;
+        due_bytes.max(tree_part.min(self.log.ring_bytes() * RING_TIMES))
     }
 
     /// Whether settling was tried while a snapshot was in its way that still is.

@@ -1,18 +1,17 @@
 //! Shares: how the memory is divided between the log's tail, the read cache, and the pages of what has settled.
 //!
 //! ```text
-//!  usual      |          log                |    caches     |     much is written, or nothing is read from disk
-//!  reading    | log      |              caches              |     much more is read from disk than written
+//!  usual      |          log                |    caches     |     all that is live is in the log's memory, or little is read from disk
+//!  reading    | log      |              caches              |     what is read from disk takes as long as what is written, or longer
 //!
 //!  caches     |               records                       |     nothing has settled
 //!             |   records    |            pages             |     something has: by what each has a use for
 //!             |   records    |    pages    |     images     |     ranges go over the same leaves again: what is left
 //! ```
 //!
-//! The log's memory holds what was written last. Where records are written anew again and again these are the ones that are asked
-//! for, and a copy in the cache is out of date before it is asked for. Where they are mostly read they are no better than any others, and
-//! the cache finds out which ones are. So what decides is whether many more records are read from disk than appended to the log,
-//! and it is decided anew after each as many of either as an eighth of the memory holds, or some thousand reads, each of which takes a hundred times as long as an append. Where the caches have room for all that is on disk
+//! The log's memory holds what was written last, each row as often as it was written. As long as all that is live has room there it [stays there](super::warm), and nothing is quicker. Where it has not, memory is of more use to the caches, which have each row once: what leaves the log's share is
+//! [handed over](super::hand_over) to them, and they give up first what is superseded. So what decides is whether so much is read from disk that it takes as long as the appends do, each read a hundred times as long as an append; and it stays so as long as the caches are of use, by what is found there.
+//! It is decided anew after each as many appends as an eighth of the memory holds, or some thousand reads. Where the caches have room for all that is on disk
 //! alone as it is, more memory would not spare a read, and the log keeps its own.
 //!
 //! **Pages and records** share the caches in eighths. Neither has what it has no use for while the other has: pages of more than the tree is long, with
@@ -94,13 +93,14 @@ pub(crate) struct Shares {
     looked_at_reads: AtomicU64,
     /// The keeper was asked to look, or has more to do.
     is_wanted: AtomicBool,
-    pub(super) hand_over: HandOver,
+    pub(crate) hand_over: HandOver,
 }
 
 /// How the memory is divided, and where things were when that was looked at last.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Division {
     reads: u64,
+    hits: u64,
     tail: Address,
     is_reading: bool,
     /// Of the caches, so many are pages'.
@@ -112,8 +112,8 @@ pub(super) struct Division {
     looked_at: u64,
     /// It is not yet so.
     moving: Option<Moving>,
-    /// Where what the log gave up last lay, and lies in the read cache as far as it was live.
-    handed_over: Option<(Address, Address)>,
+    /// While it is reading: from where to where what was live has gone to the read cache before it left the log's memory.
+    pub(super) handed_over: Option<(Address, Address)>,
 }
 
 /// Memory that is changing hands.
@@ -146,6 +146,7 @@ impl Shares {
     pub(crate) fn new(cache: CacheBytes, tail: Address) -> Shares {
         let division = Division {
             reads: 0,
+            hits: 0,
             tail,
             is_reading: false,
             page_parts: 0,
@@ -162,6 +163,11 @@ impl Shares {
             is_wanted: AtomicBool::new(false),
             hand_over: HandOver::new(),
         }
+    }
+
+    /// How the memory is divided, unless that is about to change, or somebody else looks at it.
+    pub(super) fn at_rest(&self) -> Option<MutexGuard<'_, Division>> {
+        self.division.try_lock().filter(|division| division.moving.is_none())
     }
 
     /// The keeper is to look whether the shares are right, or to go on with dividing.
@@ -192,24 +198,42 @@ fn reads(cold: &Cold, tree: &Tree) -> u64 {
     cold.reads.load(Ordering::Relaxed) + tree.cache_misses()
 }
 
+/// And those that were found in the caches.
+fn hits(cold: &Cold, tree: &Tree) -> u64 {
+    cold.cache.hits() + tree.cache_hits()
+}
+
 impl Division {
-    /// Looks whether the cache is to have the larger share, if there is enough to go by.
-    fn look_at_reads(&mut self, cold: &Cold, tree: &Tree, log: &Log, has_use: impl FnOnce() -> bool) {
-        /// So many reads for each append make it reading. An update of what is on disk reads about two records itself, to find out
-        /// whose they are: were that enough, a log that does not hold all that is updated would lose memory for it, hold less,
-        /// and read more.
+    /// Looks whether the caches are to have the larger share, if there is enough to go by.
+    fn look_at_reads(&mut self, engine: &Engine) {
+        /// So many reads for each append make it reading, wherever memory is of use.
         const READS_TO_BEGIN: u64 = 8;
         const READS_TO_STAY: u64 = 4;
-        let (reads, tail) = (reads(cold, tree), log.tail());
+        /// A read for so many appends does where they have no room for all that is live as it is: it takes longer than they do.
+        const APPENDS_TO_BEGIN: u64 = 32;
+        /// And something that is found in the caches for so many.
+        const APPENDS_TO_STAY: u64 = 64;
+        let (cold, tree, log) = (&engine.cold, &engine.settled.tree, &engine.log);
+        let (reads, hits, tail) = (reads(cold, tree), hits(cold, tree), log.tail());
         let (read, appended) = (reads - self.reads, tail.saturating_sub(self.tail) / record_bytes(cold));
         if read < enough_reads(cold, log) && appended < enough_appends(cold, log) {
             return;
         }
-        (self.reads, self.tail) = (reads, tail);
-        // Between the two it stays as it is.
+        let found = read + hits - self.hits;
+        (self.reads, self.hits, self.tail) = (reads, hits, tail);
+        let lacks_room = || engine.caches_lack_room();
+        // Between the bounds it stays as it is.
         self.is_reading = match self.is_reading {
-            true => read > appended.saturating_mul(READS_TO_STAY),
-            false => read > appended.saturating_mul(READS_TO_BEGIN) && has_use(),
+            true => {
+                read > appended.saturating_mul(READS_TO_STAY)
+                    || found.saturating_mul(APPENDS_TO_STAY) > appended
+                        && (lacks_room() || !engine.would_stay_warm())
+            }
+            false => {
+                read > appended.saturating_mul(READS_TO_BEGIN) && lacks_room()
+                    || read.saturating_mul(APPENDS_TO_BEGIN) > appended
+                        && (lacks_room() || !engine.would_stay_warm())
+            }
         };
     }
 }
@@ -217,7 +241,7 @@ impl Division {
 impl Engine {
     /// Where the log ends of which memory may have nothing; `None` while it changes hands.
     pub(super) fn cold_end(&self) -> Option<Address> {
-        let division = self.shares.division.try_lock().filter(|division| division.moving.is_none())?;
+        let division = self.shares.at_rest()?;
         let head = self.log.head();
         // Else some was evicted since that was not handed over.
         let handed_over = division.handed_over.filter(|&(_, to)| to >= head);
@@ -280,8 +304,7 @@ impl Engine {
         let (cache, log) = (self.shares.cache, &self.log);
         let mut next = *division;
         if cache.usual < cache.most {
-            let has_use = || self.needs(log.head()).are_beyond(cache.usual);
-            next.look_at_reads(&self.cold, &self.settled.tree, log, has_use);
+            next.look_at_reads(self);
         } else {
             // There is nothing to change, for so many reads more.
             next.reads = reads(&self.cold, &self.settled.tree);
@@ -346,13 +369,12 @@ impl Engine {
             }
         }
         division.moving = None;
+        let handed_over = self.end_hand_over(moving.handed_over, division.is_reading);
         // With the memory some of it may have left the cache, too.
-        let before = division.handed_over.filter(|_| division.is_reading);
-        division.handed_over = moving.handed_over.map(|it| it.place()).or(before);
+        division.handed_over = handed_over.map(|it| division.handed_over.unwrap_or(it));
         if !division.is_reading {
             log.set_share(log.ring_bytes());
         }
-        self.shares.hand_over.end();
         records.open(u64::MAX);
         pages.set_cache_bytes(moving.pages);
         self.leaf_images.set_bytes(moving.images);
@@ -367,6 +389,18 @@ impl Engine {
             0 => mean,
             read => read.min(mean.max(HEADER_BYTES as u64)),
         }
+    }
+
+    /// Whether all that has left the log's memory is in the caches, and they are of use, as long as nothing has settled. What settles comes there once more, as leaves.
+    pub(super) fn caches_keep_unsettled(&self) -> bool {
+        self.shares.division.lock().is_reading
+            && self.settled.tree.is_empty()
+            && self.needs(self.log.head()).records <= self.shares.cache.most
+    }
+
+    /// Whether there is more that is on disk alone than the caches usually have room for.
+    fn caches_lack_room(&self) -> bool {
+        self.needs(self.log.head()).are_beyond(self.shares.cache.usual)
     }
 
     /// How much of the caches there is a use for, if the log's head is there.
@@ -419,6 +453,8 @@ impl Engine {
         let mut worth_it = if wanted > 0 { 0 } else { free / 4 };
         let share = self.log.share();
         if share < ring {
+            // At once what is more memory than it may have.
+            target = target.max(tail.saturating_sub(self.log_bytes()));
             target = target.max(self.head_with(share).min(self.shares.hand_over.cursor()));
             worth_it = worth_it.min(share / 16);
         }

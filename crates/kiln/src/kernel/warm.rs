@@ -208,24 +208,30 @@ impl Engine {
     /// Begins, or ends, to keep records warm, if it is time to ask.
     fn decide_on_warmth(&self, walk: &mut Walk) {
         let (ring, segment) = (self.log.ring_bytes(), self.log.segment_bytes());
-        let is_possible = ring >= SEGMENTS_MIN * segment
-            && self.log.share() == ring
-            && self.compaction.is_wanted()
-            && !self.segments.disk_is_full();
+        let is_possible = self.log.share() == ring && !self.segments.disk_is_full();
         let is_kept = self.warm.cursor() != NOTHING;
         if self.log.hardened() < walk.next_look && (is_possible || !is_kept) {
             return;
         }
         walk.next_look = self.log.hardened() + segment / 4;
-        let kept = ring - self.free_bytes(0) - self.log.warmth_bytes_max();
-        let eighths = if is_kept { LIVE_EIGHTHS_TO_STAY } else { LIVE_EIGHTHS_TO_BEGIN };
-        let keep = is_possible && self.liveness.lock().live_bytes() <= kept / 8 * eighths;
+        let keep = is_possible && self.would_stay_warm();
         if keep != is_kept {
             let cursor = if keep { self.first_boundary() } else { NOTHING };
             self.log.set_kept_warm(keep);
             self.warm.cursor.store(cursor, Ordering::SeqCst);
             self.update_limit();
         }
+    }
+
+    /// Whether all that is live, and has not settled, stays in the log's memory if that is the whole ring.
+    pub(super) fn would_stay_warm(&self) -> bool {
+        let (ring, segment) = (self.log.ring_bytes(), self.log.segment_bytes());
+        let kept = ring - self.free_bytes(0) - self.log.warmth_bytes_max();
+        let is_kept = self.warm.cursor() != NOTHING;
+        let eighths = if is_kept { LIVE_EIGHTHS_TO_STAY } else { LIVE_EIGHTHS_TO_BEGIN };
+        ring >= SEGMENTS_MIN * segment
+            && self.compaction.is_wanted()
+            && self.liveness.lock().live_bytes() <= kept / 8 * eighths
     }
 
     /// The first place in memory that is known to be between two records.

@@ -257,8 +257,9 @@ impl Engine {
     /// Takes those of a batch's records that are cold, and their keys' newest, into the cache.
     fn take_cold(&self, batch: &Batch<'_>, walk: &mut Walk) {
         let (mut came_in, mut had_no_room) = (0, 0);
+        let is_newest = self.is_newest();
         for (address, _, record) in self.live_of(batch).filter(|item| item.0 < self.log.head()) {
-            match self.cold.cache.fill(address, &record) {
+            match self.cold.cache.fill(address, &record, &is_newest) {
                 Filling::CameIn => came_in += 1,
                 Filling::NoRoom => had_no_room += 1,
                 Filling::NoUse => {}

@@ -84,19 +84,20 @@ fn once_some_were_read_all_that_have_room_come_in() {
 /// Those that left the log's memory afterwards were read one by one, though there was room.
 #[test]
 fn what_becomes_cold_later_comes_in_too() {
-    const ROWS: u32 = 15_000;
-    const MORE: u32 = 4_000;
+    const ROWS: u32 = 14_000;
+    const MORE: u32 = 8_000;
     let (_disk, db, map) = cold(ROWS, 100);
     pay(&db, paid(&db), 136);
     assert!(warm_up(&db) > 0);
     pay(&db, paid(&db), 136);
     assert_eq!(warm_up(&db), 0, "no more is cold");
     (ROWS..ROWS + MORE).for_each(|row| put(&db, &map, row, 100));
-    db.persist().unwrap();
+    // So many at once that who hands over does not keep up.
+    db.engine().persist().unwrap();
     db.engine().make_room(0);
     pay(&db, paid(&db), 136);
     let came_in = warm_up(&db);
-    assert!((u64::from(MORE) / 2..2 * u64::from(MORE)).contains(&came_in), "{came_in}");
+    assert!((u64::from(MORE) / 4..2 * u64::from(MORE)).contains(&came_in), "{came_in}");
     let read = reads_of_all(&db, &map, ROWS + MORE, 100);
     assert!(read < u64::from(ROWS) / 50, "{read} were read");
 }
@@ -111,13 +112,14 @@ fn what_had_no_room_comes_in_once_it_has() {
     assert!(warm_up(&db) > 0);
     (ROWS..ROWS + MORE).for_each(|row| put(&db, &map, row, 100));
     let others = db.map("others").unwrap();
+    // Nobody hands them over.
     for row in 0..60_000 {
         put(&db, &others, row, 100);
         if row % 100 == 0 {
-            db.persist().unwrap();
+            db.engine().persist().unwrap();
         }
     }
-    db.persist().unwrap();
+    db.engine().persist().unwrap();
     db.engine().make_room(0);
     pay(&db, paid(&db), 136);
     assert_eq!(warm_up(&db), 0, "most has no room");
@@ -162,9 +164,9 @@ fn what_was_written_anew_since_does_not_come_in() {
         (superseded, in_cache)
     };
     let before = superseded_in_cache();
-    assert!(before.0 > before.1 + 500, "{before:?}");
+    assert!(before.0 > before.1 + 300, "{before:?}");
     assert!(warm_up(&db) > u64::from(ROWS) / 8);
-    assert_eq!(superseded_in_cache(), before);
+    assert!(superseded_in_cache().1 <= before.1, "{:?}, and {before:?} before", superseded_in_cache());
 }
 
 /// Each of many segments cost the time of a read that fails, in one round.
@@ -180,7 +182,7 @@ fn a_round_comes_to_its_end_though_nothing_can_be_read() {
         engine.warm_up();
         rounds += 1;
     }
-    assert!(rounds >= engine.log.head() / SEGMENT_BYTES / 5, "{rounds} rounds");
+    assert!(rounds >= engine.cold_end().unwrap() / SEGMENT_BYTES / 5, "{rounds} rounds");
     assert_eq!(engine.warm_up.records.load(Ordering::Relaxed), 0);
 }
 

@@ -193,7 +193,8 @@ fn what_came_unasked_takes_nobodys_place_and_makes_room_for_what_is_read() {
         let cache = RecordCache::new(256 << 10, 256 << 10).unwrap();
         let asked: Vec<Address> = (1..=200).map(|number| (1 << 20) + 8 * number).collect();
         asked.iter().for_each(|&address| admit(&cache, address, 100));
-        let fill = |number: u64| cache.fill(8 * number, &record(8 * number, 100).as_disk_record());
+        let fill =
+            |number: u64| cache.fill(8 * number, &record(8 * number, 100).as_disk_record(), &|_, _| true);
         let came_in = (1..=3_000).filter(|&number| fill(number) == Filling::CameIn).count();
         assert!((1_000..1_500).contains(&came_in), "{came_in}");
         assert_eq!(fill(1), Filling::NoUse);
@@ -207,6 +208,20 @@ fn what_came_unasked_takes_nobodys_place_and_makes_room_for_what_is_read() {
         let found = read.iter().filter(|&&address| is_found(&cache, address)).count();
         assert!(found > 550, "{found} of {} are there", read.len());
     }
+}
+
+/// Where all that was read had been of a map that was dropped, nothing came in any more.
+#[test]
+fn what_comes_unasked_takes_the_place_of_what_is_superseded() {
+    let cache = RecordCache::new(256 << 10, 256 << 10).unwrap();
+    (1..=3_000).for_each(|number| admit(&cache, 8 * number, 100));
+    let fill = |number: u64, is_newest: IsNewest<'_>| {
+        cache.fill(8 * number, &record(8 * number, 100).as_disk_record(), is_newest) == Filling::CameIn
+    };
+    assert!(!(4_000..5_000).any(|number| fill(number, &|_, _| true)));
+    let came_in = (4_000..5_000).filter(|&number| fill(number, &|address, _| address >= 8 * 4_000)).count();
+    assert!(came_in > 950, "{came_in}");
+    assert!(!(5_000..6_000).any(|number| fill(number, &|_, _| true)));
 }
 
 #[test]

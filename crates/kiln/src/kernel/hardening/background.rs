@@ -214,8 +214,11 @@ fn run_keeper(engine: &Arc<Engine>) {
                 || engine.notes.are_wanted()
                 || engine.warm_up.is_at_work();
             let is_removing = engine.removal.is_at_work();
-            let is_in_haste =
-                engine.compaction.is_in_haste() || engine.warm.is_in_haste() || is_asked || is_removing;
+            let is_in_haste = engine.compaction.is_in_haste()
+                || engine.warm.is_in_haste()
+                || engine.shares.hand_over.is_in_haste()
+                || is_asked
+                || is_removing;
             let period = if is_in_haste { PERIOD_MIN } else { usual_period };
             let next = match (engine.is_idle() && !was_active, expiry_pause) {
                 (_, Some(pause)) => Nap::Until(Instant::now() + period.min(pause)),
@@ -239,6 +242,7 @@ fn run_keeper(engine: &Arc<Engine>) {
         engine.make_notes();
         engine.copy_leaves();
         engine.keep_warm();
+        engine.hand_over_what_leaves();
         engine.make_room(0);
         expiry_pause = engine.delete_some_expired(false);
         engine.sweep();

@@ -228,8 +228,8 @@ impl RecordCache {
         }
     }
 
-    /// The same for a record that was read and checked though nobody has asked for it: only where there is room that nobody has a use for.
-    pub(crate) fn fill(&self, address: Address, record: &DiskRecord<'_>) -> Filling {
+    /// The same for a record that was read and checked though nobody has asked for it: only where there is room that nobody has a use for, or what is oldest is superseded.
+    pub(crate) fn fill(&self, address: Address, record: &DiskRecord<'_>, is_newest: IsNewest<'_>) -> Filling {
         let hash = hash_of(address);
         let mut ends = self.shards[self.shard_of(hash)].writer.lock();
         let Some(place) = self.place_of(hash) else { return Filling::NoUse };
@@ -241,7 +241,13 @@ impl RecordCache {
             return Filling::NoRoom;
         }
         let end = &mut ends.rings[Part::Protected as usize];
-        let Some(position) = place.protected.take(end, words) else { return Filling::NoRoom };
+        let position = loop {
+            match place.protected.take(end, words) {
+                Some(position) => break position,
+                None if place.give_up_superseded(is_newest) => {}
+                None => return Filling::NoRoom,
+            }
+        };
         ends.taken_over = *end;
         place.put(hash, (Part::Protected, position), address, record);
         Filling::CameIn

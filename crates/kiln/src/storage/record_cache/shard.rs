@@ -228,6 +228,23 @@ impl<'a> Place<'a> {
         Ok((address, view))
     }
 
+    /// Gives up the protected ring's oldest record if nobody has a use for it; false if somebody may. The caller is the shard's writer.
+    pub(super) fn give_up_superseded(self, is_newest: IsNewest<'_>) -> bool {
+        let (part, ring) = (Part::Protected, self.protected);
+        let begin = ring.begin.load(Ordering::Relaxed);
+        let (words, is_used) = match self.record_at(part, begin) {
+            Ok((address, view)) => {
+                let is_used = self.entry_at(address, part, begin).is_some() && is_newest(address, &view);
+                (words_of(view.shape()), is_used)
+            }
+            Err(gap) => (gap, false),
+        };
+        if !is_used {
+            ring.give_up_to(begin + words);
+        }
+        !is_used
+    }
+
     /// Makes room for `words` at a ring's end. The caller is the shard's writer.
     pub(super) fn make_room(self, part: Part, words: u64, ends: &mut Ends, is_newest: IsNewest<'_>) -> u64 {
         let mut chances = CHANCES;

@@ -492,6 +492,12 @@ impl Tree {
         self.pages.cache.misses()
     }
 
+    /// Nodes that were found in memory.
+    pub(crate) fn cache_hits(&self) -> u64 {
+        let cache: &Cache = &self.pages.cache;
+        cache.hits()
+    }
+
     /// The memory that nodes may take, with what tells where they are.
     pub(crate) fn cache_bytes(&self) -> u64 {
         self.pages.cache.budget() + self.pages.cache.table_bytes()
@@ -511,7 +517,7 @@ impl Tree {
             file_bytes: self.file_bytes(),
             used_bytes: self.used_bytes(),
             cache_bytes: cache.bytes(),
-            cache_hits: cache.hits(),
+            cache_hits: self.cache_hits(),
             written_bytes: self.written_bytes.load(Ordering::Relaxed),
         }
     }
