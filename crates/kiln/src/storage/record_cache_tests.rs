@@ -222,6 +222,12 @@ fn what_comes_unasked_takes_the_place_of_what_is_superseded() {
     let came_in = (4_000..5_000).filter(|&number| fill(number, &|address, _| address >= 8 * 4_000)).count();
     assert!(came_in > 950, "{came_in}");
     assert!(!(5_000..6_000).any(|number| fill(number, &|_, _| true)));
+    // As long as some of the memory is not to be used there is nothing more to be had of what is, though all of it were given up.
+    cache.divide(64 << 10, 136);
+    cache.begin_division(256 << 10, 136, 128 << 10);
+    while cache.divide_some() {}
+    let came_in = (6_000..9_000).filter(|&number| fill(number, &|_, _| false)).count();
+    assert!((100..800).contains(&came_in), "{came_in}");
 }
 
 #[test]

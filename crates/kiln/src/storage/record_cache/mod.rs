@@ -244,7 +244,7 @@ impl RecordCache {
         let position = loop {
             match place.protected.take(end, words) {
                 Some(position) => break position,
-                None if place.give_up_superseded(is_newest) => {}
+                None if place.is_open() && place.give_up_superseded(*end, is_newest) => {}
                 None => return Filling::NoRoom,
             }
         };

@@ -228,10 +228,13 @@ impl<'a> Place<'a> {
         Ok((address, view))
     }
 
-    /// Gives up the protected ring's oldest record if nobody has a use for it; false if somebody may. The caller is the shard's writer.
-    pub(super) fn give_up_superseded(self, is_newest: IsNewest<'_>) -> bool {
+    /// Gives up the oldest record of the protected ring, which ends there, if nobody has a use for it; false if somebody may, or there is none. The caller is the shard's writer.
+    pub(super) fn give_up_superseded(self, end: u64, is_newest: IsNewest<'_>) -> bool {
         let (part, ring) = (Part::Protected, self.protected);
         let begin = ring.begin.load(Ordering::Relaxed);
+        if begin >= end {
+            return false;
+        }
         let (words, is_used) = match self.record_at(part, begin) {
             Ok((address, view)) => {
                 let is_used = self.entry_at(address, part, begin).is_some() && is_newest(address, &view);
