@@ -168,6 +168,55 @@ fn c2_rows_that_a_transaction_puts_into_a_stretch_that_it_has_passed_itself_are_
     }
 }
 
+/// It found a gap, and broke it, each time that it was run again, and was told that somebody else had changed what it had read: for ever.
+#[test]
+fn c2_nobody_is_in_conflict_with_himself_however_many_rows_he_puts_into_a_stretch_that_he_has_passed() {
+    for is_settled in [false, true] {
+        let (db, table) = emptied(is_settled);
+        for rows in [40, ROWS] {
+            let tx = db.begin().unwrap();
+            assert_eq!(rows_of(&tx, &table).unwrap(), 0);
+            (0..rows).for_each(|number| tx.put(&table, key(number * 7 % ROWS), b"own").unwrap());
+            tx.commit().unwrap().forget();
+            let deleted = db.transact(|tx| tx.delete_range::<&[u8]>(&table, ..)).unwrap();
+            assert_eq!(deleted.forget(), rows as u64);
+        }
+        // Too long for a gap to end at.
+        let tx = db.begin().unwrap();
+        assert_eq!(rows_of(&tx, &table).unwrap(), 0);
+        tx.put(&table, [key(50), vec![b'x'; 2_000]].concat(), b"own").unwrap();
+        tx.commit().unwrap().forget();
+        assert_eq!(db.snapshot().unwrap().range::<&[u8]>(&table, ..).count(), 1);
+    }
+}
+
+#[test]
+fn c2_nobody_is_in_conflict_with_himself_where_a_table_has_as_many_gaps_as_it_may() {
+    const STRETCHES: usize = 100;
+    const KEYS: usize = 20;
+    let db = manual().open_on(Arc::new(SimulatedDevice::new(seed()))).unwrap();
+    let table = db.table("table").unwrap();
+    for number in 0..STRETCHES * KEYS {
+        db.put(&table, key(number), b"there").unwrap().forget();
+    }
+    // The first of each stays.
+    for number in (0..STRETCHES * KEYS).filter(|number| !number.is_multiple_of(KEYS)) {
+        db.delete(&table, key(number)).unwrap().forget();
+    }
+    for _ in 0..4 {
+        assert_eq!(db.snapshot().unwrap().range::<&[u8]>(&table, ..).count(), STRETCHES);
+    }
+    assert!(db.statistics().gaps > 50, "{}", db.statistics().gaps);
+    for stretch in 0..STRETCHES {
+        let (from, to) = (key(stretch * KEYS + 1), key(stretch * KEYS + KEYS));
+        let tx = db.begin().unwrap();
+        assert_eq!(tx.range(&table, from..to).count(), 0);
+        tx.put(&table, key(stretch * KEYS + KEYS / 2), b"own").unwrap();
+        tx.commit().unwrap().forget();
+    }
+    assert_eq!(db.snapshot().unwrap().range::<&[u8]>(&table, ..).count(), 2 * STRETCHES);
+}
+
 thread_local! {
     /// Puts its key there, once.
     static OTHER: RefCell<Option<(Kiln, Table, Vec<u8>)>> = const { RefCell::new(None) };
@@ -177,7 +226,7 @@ thread_local! {
 #[test]
 fn c2_a_row_that_another_one_puts_while_a_commit_waits_for_space_is_a_conflict() {
     let mut waited = 0;
-    for filled in 0..60_u64 {
+    for (filled, rows) in (0..60_u64).flat_map(|filled| [(filled, 1), (filled, 40)]) {
         let (db, table) = emptied(filled % 2 == 1);
         assert!(db.wait_through(|wait| {
             if let Some((db, table, key)) = OTHER.take() {
@@ -192,7 +241,9 @@ fn c2_a_row_that_another_one_puts_while_a_commit_waits_for_space_is_a_conflict()
         let tx = db.begin().unwrap();
         assert_eq!(rows_of(&tx, &table).unwrap(), 0);
         tx.put(&table, key(50), [0; 30_000]).unwrap();
-        OTHER.set(Some((db.clone(), table.clone(), key(50))));
+        // So many that they are no gaps any more.
+        (1..rows).for_each(|number| tx.put(&table, key(2 * number), b"own").unwrap());
+        OTHER.set(Some((db.clone(), table.clone(), key(if rows > 1 { 101 } else { 50 }))));
         let committed = tx.commit().map(|commit| commit.forget());
         let has_waited = OTHER.take().is_none();
         assert_eq!(committed.is_err(), has_waited, "{filled}");

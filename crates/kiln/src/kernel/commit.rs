@@ -405,9 +405,9 @@ impl Engine {
                 step.admitted = true;
                 reads.note_own_insertion(write.object, object.admit(pin, key));
             }
-            if (is_new_key || is_row_again(step, write))
-                && reads.note_own_insertion(write.object, object.break_gap(pin, key))
-            {
+            let break_gap = || object.break_gap(pin, key, |gap| reads.has_range(write.object, gap));
+            let broken = (is_new_key || is_row_again(step, write)).then(break_gap);
+            if broken.is_some_and(|broken| reads.note_own_insertion(write.object, broken)) {
                 // What is left of the gap has the key no more: should this attempt fail, the key's bucket says to the next one whether it has got a row.
                 let (bucket, stamp) = (step.bucket, self.index.stamp_under_own_lock(step.bucket));
                 reads.entries.push(ReadEntry { bucket, stamp });

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::object::RangeRead;
 use crate::planted::{Bug, planted};
 use crate::storage::hash_index::{Bucket, Stamp};
-use crate::storage::ordered_index::Insertion;
+use crate::storage::ordered_index::{Insertion, LeafRead};
 
 /// Beyond so many leaves one is found by a hash table instead of a walk.
 const LINEAR_MAX: usize = 16;
@@ -51,6 +51,11 @@ impl ReadSet {
             self.ranges.push(read);
             self.index_last();
         }
+    }
+
+    /// Whether it has read that, and goes by it.
+    pub(super) fn has_range(&self, object: u32, leaf: LeafRead) -> bool {
+        self.place_of(RangeRead { object, leaf }).is_some()
     }
 
     pub(crate) fn ranges(&self) -> &[RangeRead] {

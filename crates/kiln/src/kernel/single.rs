@@ -501,7 +501,7 @@ impl Engine {
             if target.is_some() {
                 let object = self.object(change.object);
                 object.admit(pin, change.key);
-                object.break_gap(pin, change.key);
+                object.break_gap(pin, change.key, |_| false);
             }
             version = early.unwrap_or_else(|| self.clock.join());
             // Behind the clock, see `life`.
@@ -511,7 +511,7 @@ impl Engine {
             }
         } else {
             if current.may_be_deleted() && change.value.is_some() {
-                self.object(change.object).break_gap(pin, change.key);
+                self.object(change.object).break_gap(pin, change.key, |_| false);
             }
             version = early.unwrap_or_else(|| self.clock.join());
             if !lived && !life.lives() {

@@ -14,7 +14,8 @@
 //! **Whoever puts a row into a gap** breaks it there first: with the key's bucket locked, a new key in the index already, before the clock is read ([`commit`](crate::kernel::commit)). Either he sees
 //! the claim, or who has made it sees, later, what he has locked: both are sequentially consistent, the lock and the look at the claim, and the claim and the look whether bucket, or leaf, is as it was read.
 //!
-//! **A transaction** remembers a gap that it has used as it remembers a leaf, by the number of a place and how often gaps have been broken there, and validates it at commit. **A snapshot** uses
+//! **A transaction** remembers a gap that it has used as it remembers a leaf, by the number of a place and how often gaps have been broken there, and validates it at commit. One that puts a row there itself goes on with what is left. Where that cannot be kept as a gap, or as two,
+//! the whole stretch is *watched* in its place: nobody passes it any more, but who puts a row there breaks it, so that the transaction can still commit. (Without that it would find a gap there each time that it is run again, and break it each time.) **A snapshot** uses
 //! one that is not of a newer version than its own: whoever has put a row into it since, which the snapshot is to see, has broken the gap before the snapshot's version was closed. So that
 //! those that are open can go on, a gap remembers what it was before it grew.
 //!
@@ -104,6 +105,8 @@ struct Gap {
     breaks: u32,
     /// So many keys were passed to find it.
     keys: u64,
+    /// It has rows, and is there only for a transaction that has used it, and has put a row there.
+    is_watched: bool,
 }
 
 impl Gap {
@@ -152,15 +155,22 @@ impl List {
         LeafRead { leaf: FIRST_PLACE + place as u32, version: self.serials[place].load(Ordering::SeqCst) }
     }
 
-    /// Takes a gap apart where a row comes, and tells what a transaction goes on with that had used it: with nothing, if it would not notice what comes into some part of it later.
-    fn break_at(&mut self, at: usize, key: &[u8]) -> Insertion {
+    /// Takes a gap apart where a row comes, and tells what the transaction goes on with if it `has_used` it: with nothing, if it has not.
+    fn break_at(&mut self, at: usize, key: &[u8], has_used: impl FnOnce(LeafRead) -> bool) -> Insertion {
+        let other_place = self.free_place();
         let gap = self.gaps.remove(at);
         let before = gap.read();
         self.break_place(gap.place);
         let after = self.read(gap.place);
         let breaks = gap.breaks + 1;
+        let has_parts = gap.newest.stretch.without(key).map(|part| !part.is_empty());
         // Both parts would end at the key.
-        if breaks >= BREAKS_MAX || key.len() >= KEY_BYTES_MAX {
+        let is_given_up = gap.is_watched || breaks >= BREAKS_MAX || key.len() >= KEY_BYTES_MAX;
+        if (is_given_up || has_parts == [true, true] && other_place.is_none()) && has_used(before) {
+            self.insert(at, Gap { is_watched: true, keys: 0, ..Gap::clone(&gap) });
+            return Insertion::Inserted { before, after };
+        }
+        if is_given_up {
             return Insertion::Present;
         }
         let part = |side: usize| {
@@ -174,13 +184,13 @@ impl List {
             // Of both parts together no more than of the whole.
             Gap { newest, older, breaks, keys: gap.keys / 2, ..Gap::clone(&gap) }
         };
-        match gap.newest.stretch.without(key).map(|part| !part.is_empty()) {
+        match has_parts {
             [false, false] => {}
             [true, false] => self.insert(at, part(0)),
             [false, true] => self.insert(at, part(1)),
             [true, true] => {
                 self.insert(at, part(0));
-                let Some(place) = self.free_place() else { return Insertion::Present };
+                let Some(place) = other_place else { return Insertion::Present };
                 self.insert(at + 1, Gap { place, ..part(1) });
                 return Insertion::Split { before, after: [after, self.read(place)] };
             }
@@ -196,7 +206,9 @@ impl List {
 
     /// Makes a stretch a gap, with those that it touches. Where there are too many it takes the place of one that has cost less. Tells which gaps are a part of another one now.
     fn add(&mut self, stretch: Stretch, keys: u64, granted: Granted) -> Vec<Joined> {
-        let joined: Vec<_> = self.gaps.drain(self.touching(&stretch)).collect();
+        let touched = self.gaps.drain(self.touching(&stretch));
+        let (watched, joined): (Vec<_>, Vec<_>) = touched.partition(|gap| gap.is_watched);
+        watched.iter().for_each(|gap| self.break_place(gap.place));
         let granted_alone = Since { stretch, version: granted.version };
         let newest = joined.iter().fold(granted_alone, |all, gap| all.joined(&gap.newest));
         // The one goes on from which the walk has come, which has used it.
@@ -215,7 +227,7 @@ impl List {
             _ => main.newest.clone(),
         });
         let at = self.gaps.partition_point(|gap| gap.newest.stretch.first < newest.stretch.first);
-        self.insert(at, Gap { newest, older, place, serial: 0, breaks: 0, keys });
+        self.insert(at, Gap { newest, older, place, serial: 0, breaks: 0, keys, is_watched: false });
         others
     }
 
@@ -322,13 +334,13 @@ impl Gaps {
     }
 
     #[cold]
-    fn break_at(&self, key: &[u8]) -> Insertion {
+    fn break_at(&self, key: &[u8], has_used: impl FnOnce(LeafRead) -> bool) -> Insertion {
         let broken = self.change(|list| {
             let (is_claimed, gap) = (list.is_claimed(key), list.find(key));
             if is_claimed {
                 list.claimed = None;
             }
-            let broken = gap.map(|gap| list.break_at(gap, key));
+            let broken = gap.map(|gap| list.break_at(gap, key, has_used));
             (is_claimed || broken.is_some()).then_some(broken)
         });
         broken.flatten().unwrap_or(Insertion::Present)
@@ -368,7 +380,8 @@ impl Drop for Claim<'_> {
 impl OrderedIndex {
     /// How many there are.
     pub(crate) fn gaps(&self) -> u64 {
-        self.gaps.list.get(&epoch::pin()).map_or(0, |list| list.gaps.len() as u64)
+        let count = |list: &List| list.gaps.iter().filter(|gap| !gap.is_watched).count() as u64;
+        self.gaps.list.get(&epoch::pin()).map_or(0, count)
     }
 
     /// The gap with a key, if there is one as of this version. `far` becomes its end for who goes forwards, or else its first key.
@@ -381,7 +394,7 @@ impl OrderedIndex {
     ) -> Option<GapRead> {
         let pin = epoch::pin();
         let list = self.gaps.list.get(&pin)?;
-        let gap = list.gaps.get(list.find(key)?)?;
+        let gap = list.gaps.get(list.find(key)?).filter(|gap| !gap.is_watched)?;
         let is_seen = |since: &&Since| since.version <= version_max && since.stretch.has(key);
         let since = Some(&gap.newest).filter(is_seen).or_else(|| gap.older.as_ref().filter(is_seen))?;
         let read = list.read(gap.place);
@@ -416,9 +429,14 @@ impl OrderedIndex {
     }
 
     /// A row is about to be put where there was none: no gap has its key any more. The caller has locked the key's bucket, has inserted it, and has not read the clock. Tells
-    /// what a transaction goes on with that has used the gap itself.
+    /// what a transaction goes on with that `has_used` the gap itself.
     #[inline]
-    pub(crate) fn break_gap(&self, pin: &Pin, key: &[u8]) -> Insertion {
+    pub(crate) fn break_gap(
+        &self,
+        pin: &Pin,
+        key: &[u8],
+        has_used: impl FnOnce(LeafRead) -> bool,
+    ) -> Insertion {
         if self.gaps.claims.load(Ordering::SeqCst) == 0 || planted(Bug::GapKept) {
             return Insertion::Present;
         }
@@ -426,7 +444,7 @@ impl OrderedIndex {
         if self.gaps.list.get(pin).is_none_or(is_in_none) {
             return Insertion::Present;
         }
-        self.gaps.break_at(key)
+        self.gaps.break_at(key, has_used)
     }
 
     /// Whether a place's gaps were not broken since they were read; nothing if it is a leaf that was read.

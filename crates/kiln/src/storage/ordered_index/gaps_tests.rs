@@ -31,7 +31,7 @@ fn read(index: &OrderedIndex, key: &str) -> LeafRead {
 }
 
 fn put(index: &OrderedIndex, key: &str) -> Insertion {
-    index.break_gap(&epoch::pin(), key.as_bytes())
+    index.break_gap(&epoch::pin(), key.as_bytes(), |_| false)
 }
 
 fn is(first: &str, end: &str, version: u64) -> Option<(String, String, u64)> {
@@ -162,6 +162,45 @@ fn c2_a_gap_to_which_rows_come_back_one_after_the_other_is_given_up_and_who_puts
     assert!(all.map(|read| index.validate(&read)) == [true; 2], "a part that no row came to stays");
 }
 
+/// Whoever put rows into a stretch that he had passed himself was told each time that somebody else had, for ever, if they were many, or there was no room for one more gap, or a key was long.
+#[test]
+fn c2_who_puts_a_row_into_a_gap_that_he_has_used_goes_on_with_all_of_it_whatever_becomes_of_it() {
+    let long = [b'k'; KEY_BYTES_MAX];
+    let many = (0..100).map(|row| format!("k{row:03}").into_bytes());
+    let in_full_list = (0..GAPS_MAX as u32).map(|number| format!("b{number:03}"));
+    for (others, keys) in [
+        (vec![], many.collect()),
+        (vec![], vec![long.to_vec()]),
+        (in_full_list.collect(), vec![b"k".to_vec()]),
+    ] {
+        let index = OrderedIndex::new();
+        for other in others.iter().skip(1) {
+            grant(&index, other..&format!("{other}x"), 3);
+        }
+        grant(&index, "c".."z", 3);
+        let mut own = vec![read(&index, "d")];
+        let others_read = read(&index, "d");
+        for key in &keys {
+            let has_used = |gap| own.contains(&gap);
+            let after = match index.break_gap(&epoch::pin(), key, has_used) {
+                Insertion::Present => panic!("it has used it"),
+                Insertion::Inserted { before, after } => (before, vec![after]),
+                Insertion::Split { before, after } => (before, after.to_vec()),
+            };
+            own.retain(|read| *read != after.0);
+            own.extend(after.1);
+        }
+        let holds = |own: &[LeafRead]| own.iter().all(|read| index.validate(read));
+        assert!(holds(&own) && !index.validate(&others_read));
+        // Wherever somebody else puts one, he finds it.
+        put(&index, ["d", "kz", "y"][others.len() % 3]);
+        assert!(!holds(&own));
+        // Once nobody has used it any more it is nothing special.
+        grant(&index, "c".."z", 9);
+        assert_eq!(gap(&index, "d", ALWAYS), is("c", "z", 9));
+    }
+}
+
 #[test]
 fn c2_where_there_are_too_many_gaps_those_stay_that_have_cost_most() {
     let index = OrderedIndex::new();
@@ -205,7 +244,7 @@ fn c2_a_gap_does_not_end_at_a_long_key_that_comes_into_it_either() {
     let index = OrderedIndex::new();
     grant(&index, "a".."z", 3);
     let before = read(&index, "c");
-    assert_eq!(index.break_gap(&epoch::pin(), &[b'k'; KEY_BYTES_MAX]), Insertion::Present);
+    assert_eq!(index.break_gap(&epoch::pin(), &[b'k'; KEY_BYTES_MAX], |_| false), Insertion::Present);
     assert_eq!((index.gaps(), index.validate(&before)), (0, false));
 }
 
@@ -221,13 +260,31 @@ fn c2_gaps_are_what_was_granted_without_the_rows_that_have_come_since() {
     // Of each key the version from which on it is known to have no row.
     let mut model = [None::<u64>; KEYS as usize];
     let mut used: Vec<(LeafRead, Range<u8>, bool)> = Vec::new();
-    let mut uses = 0;
+    let (mut uses, mut own_puts) = (0, 0);
     for now in 9..20_000_u64 {
         let (key, version) = (random(KEYS), now - u64::from(random(9)));
         if random(3) == 0 {
-            put(&index, &String::from(key as char));
+            // By somebody who has used the gap, if there is one.
+            let own = used.iter().position(|(read, keys, _)| keys.contains(&key) && index.validate(read));
+            let own = own.filter(|_| random(2) == 0).map(|own| used.swap_remove(own));
+            let has_used = |gap| own.as_ref().is_some_and(|own| own.0 == gap);
+            let broken = index.break_gap(&epoch::pin(), &[key], has_used);
             model[key as usize] = None;
             used.iter_mut().filter(|(_, keys, _)| keys.contains(&key)).for_each(|used| used.2 = true);
+            if let Some((read, keys, _)) = own {
+                own_puts += 1;
+                match broken {
+                    Insertion::Inserted { before, after } if before == read => {
+                        // All of it is watched, or the key was the first one or the last, and that is not in it any more.
+                        let (first, last) = (keys.start == key, keys.end == key + 1);
+                        used.push((after, keys.start + u8::from(first)..keys.end - u8::from(last), false));
+                    }
+                    Insertion::Split { before, after: [left, right] } if before == read => {
+                        used.extend([(left, keys.start..key, false), (right, key + 1..keys.end, false)]);
+                    }
+                    other => panic!("{other:?} of {read:?}"),
+                }
+            }
         } else {
             let end = (key + 1 + random(6)).min(KEYS);
             let claim = index.claim_gap(&[key]..&[end], 1).unwrap();
@@ -257,9 +314,11 @@ fn c2_gaps_are_what_was_granted_without_the_rows_that_have_come_since() {
             }
         }
         used.retain(|(read, _, is_broken)| {
-            !(*is_broken && index.validate(read)) || panic!("a row was missed")
+            let holds = index.validate(read);
+            assert!(!(*is_broken && holds), "a row was missed");
+            holds
         });
         used.truncate(200);
     }
-    assert!(uses > 100_000, "{uses}");
+    assert!(uses > 100_000 && own_puts > 1_000, "{uses}, {own_puts}");
 }
