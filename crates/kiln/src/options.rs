@@ -201,7 +201,8 @@ impl Options {
     /// settle: in the background they move from the log into a B+-tree on disk, and leave the indexes in memory. Default 64 MiB;
     /// 0: only when [`settle`](crate::Kiln::settle) is called. A smaller bound keeps the indexes smaller, and writes more: a
     /// row that settles alone takes a whole leaf of the tree with it. Other records count for a quarter of that, with what is live among them; and in full as long as
-    /// there are deletions of rows that may have settled. Where settling is so slow that twice as much is out of memory, or
+    /// there are deletions of rows that may have settled. As long as nothing has settled, and the read cache has room for all that has left the log's memory, and most of that was given to it, four times as much
+    /// may be there before it is due. Where settling is so slow that twice as much is out of memory, or
     /// what [`unsettled_bytes`](Self::unsettled_bytes) says, commits
     /// that write tables are slowed to three quarters of its rate, each by a tenth of a second at the most. Durability does not depend on it.
     /// Without background threads it is [`persist`](crate::Kiln::persist) that settles.

@@ -74,7 +74,7 @@ pub struct Statistics {
     /// Records that the database has brought into the read cache by itself, since it was opened, for reads to find them there: those do not count among the ones that
     /// were read from disk.
     pub warmed_up_records: u64,
-    /// Records that went from the log's memory to the read cache, before they left it.
+    /// Records that the database has given the read cache to keep, before they left the log's memory.
     pub handed_over_records: u64,
     /// Leaves of what has settled that it has brought into memory so.
     pub warmed_up_leaves: u64,

@@ -143,17 +143,16 @@ impl Engine {
         let hand_over = &self.shares.hand_over;
         let mut goes_on = false;
         let mut division = self.shares.at_rest();
-        if let Some((_, handed_over_to)) =
-            division.as_mut().and_then(|division| division.handed_over.as_mut())
-        {
-            let (head, goal) = (self.log.head(), self.hand_over_goal(self.log.share()));
+        if let Some((from, to)) = division.as_mut().and_then(|division| division.handed_over.as_mut()) {
+            let goal = self.hand_over_goal(self.log.share());
             let (cache, is_newest) = (&self.cold.cache, self.is_newest());
             let at =
                 self.hand_over_to(goal, STEP_BYTES_MAX, |at, record| cache.admit(at, record, &is_newest));
-            // Unless some was evicted that was not handed over.
-            if *handed_over_to >= head {
-                *handed_over_to = at;
+            if *to < self.log.head() {
+                // Some was evicted that was not handed over: what lies before is taken for cold.
+                *from = at;
             }
+            *to = at;
             goes_on = at < goal;
         }
         hand_over.is_in_haste.store(goes_on, Ordering::Relaxed);

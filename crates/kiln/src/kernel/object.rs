@@ -98,12 +98,7 @@ impl ObjectState {
 
     /// A key, whose bucket is locked, and which was admitted if it had no record, is about to get a row where it had none, by who `has_used` a gap or not.
     #[inline]
-    pub(crate) fn break_gap(
-        &self,
-        pin: &Pin,
-        key: &[u8],
-        has_used: impl FnOnce(LeafRead) -> bool,
-    ) -> Insertion {
+    pub(crate) fn break_gap(&self, pin: &Pin, key: &[u8], has_used: impl Fn(LeafRead) -> bool) -> Insertion {
         self.ordered().map_or(Insertion::Present, |order| order.break_gap(pin, key, has_used))
     }
 

@@ -53,6 +53,8 @@ use crate::sync::atomic::Ordering;
 
 /// Of threads that settle side by side.
 const THREAD_NAME: &str = "kiln-settling";
+/// So many times as much log as makes it due may be out of its memory as long as the read cache has all of it.
+const KEPT_TIMES: u64 = 4;
 /// Less cold log than such a part of the tree is not worth settling,
 const TREE_PART: u64 = 3;
 /// unless it is so many times as long as the log's memory: its keys are in memory, too.
@@ -91,11 +93,11 @@ impl Engine {
         }
         let has_tables =
             || self.objects.iter().any(|object| object.ordered().is_some_and(|keys| keys.len() > 0));
-        if !has_tables() {
+        if !has_tables() || !is_paid_for && self.caches_keep_unsettled() {
             return false;
         }
         self.begin_settling();
-        is_paid_for || unsettled_bytes >= self.settling_due_bytes() && !self.caches_keep_unsettled()
+        is_paid_for || unsettled_bytes >= self.settling_due_bytes()
     }
 
     /// True if ranges have read so many rows of the log one by one that settling them would have cost no more.
@@ -112,13 +114,26 @@ impl Engine {
 
     /// How much of the log has to be cold for it to be due.
     pub(super) fn settling_due_bytes(&self) -> u64 {
-        let (due_bytes, tree) = (self.settled.bounds.due_bytes, &self.settled.tree);
-        if self.shares.hand_over.is_going_on() && tree.used_bytes() <= tree.cache_bytes() {
-            // All of it is in the caches: what has not settled as records, beside the leaves.
-            return due_bytes / 2;
-        }
-        let tree_part = tree.used_bytes() / TREE_PART;
-        due_bytes.max(tree_part.min(self.log.ring_bytes() * RING_TIMES))
+        let (usual, tree) = (self.settling_due_usually(), &self.settled.tree);
+        // Where all of it is in the caches, what has not settled is there as records, beside the leaves.
+        let is_in_memory = self.shares.hand_over.is_going_on() && tree.used_bytes() <= tree.cache_bytes();
+        if is_in_memory { usual / 2 } else { usual }
+    }
+
+    /// The same where the caches have no part in it.
+    pub(super) fn settling_due_usually(&self) -> u64 {
+        let tree_part = self.settled.tree.used_bytes() / TREE_PART;
+        self.settled.bounds.due_bytes.max(tree_part.min(self.log.ring_bytes() * RING_TIMES))
+    }
+
+    /// Whether all that has left the log's memory is in the caches, and they are of use, as long as nothing has settled: what settles comes there once more, as leaves. No
+    /// more than [`KEPT_TIMES`] what makes settling due; and where deletions wait for it nothing is kept, since the log is not dropped before.
+    fn caches_keep_unsettled(&self) -> bool {
+        let kept_bytes = self.settled.bounds.due_bytes.saturating_mul(KEPT_TIMES);
+        self.settled.tree.is_empty()
+            && !self.graves.wait_for_settling()
+            && self.unsettled_bytes() <= kept_bytes
+            && self.shares.hold_all(self.needed_record_bytes())
     }
 
     /// Whether settling was tried while a snapshot was in its way that still is.

@@ -211,7 +211,7 @@ impl Engine {
 
     /// The bound; as much settles at once.
     pub(super) fn settling_bound_bytes(&self) -> u64 {
-        let least = self.settling_due_bytes().saturating_mul(BOUND_TIMES);
+        let least = self.settling_due_usually().saturating_mul(BOUND_TIMES);
         self.settled.bounds.unsettled_bytes.max(least)
     }
 

@@ -170,6 +170,11 @@ impl Shares {
         self.division.try_lock().filter(|division| division.moving.is_none())
     }
 
+    /// Whether the caches have the larger share, and room there for records of so many bytes.
+    pub(super) fn hold_all(&self, record_bytes: u64) -> bool {
+        record_bytes <= self.cache.most && self.division.lock().is_reading
+    }
+
     /// The keeper is to look whether the shares are right, or to go on with dividing.
     pub(crate) fn is_wanted(&self) -> bool {
         self.is_wanted.load(Ordering::Relaxed)
@@ -232,7 +237,7 @@ impl Division {
             false => {
                 read > appended.saturating_mul(READS_TO_BEGIN) && lacks_room()
                     || read.saturating_mul(APPENDS_TO_BEGIN) > appended
-                        && (lacks_room() || !engine.would_stay_warm())
+                        && (lacks_room() || !engine.would_stay_warm() && engine.log_has_rows_twice())
             }
         };
     }
@@ -369,12 +374,12 @@ impl Engine {
             }
         }
         division.moving = None;
-        let handed_over = self.end_hand_over(moving.handed_over, division.is_reading);
-        // With the memory some of it may have left the cache, too.
-        division.handed_over = handed_over.map(|it| division.handed_over.unwrap_or(it));
         if !division.is_reading {
             log.set_share(log.ring_bytes());
         }
+        let handed_over = self.end_hand_over(moving.handed_over, division.is_reading);
+        // With the memory some of it may have left the cache, too.
+        division.handed_over = handed_over.map(|it| division.handed_over.unwrap_or(it));
         records.open(u64::MAX);
         pages.set_cache_bytes(moving.pages);
         self.leaf_images.set_bytes(moving.images);
@@ -391,11 +396,11 @@ impl Engine {
         }
     }
 
-    /// Whether all that has left the log's memory is in the caches, and they are of use, as long as nothing has settled. What settles comes there once more, as leaves.
-    pub(super) fn caches_keep_unsettled(&self) -> bool {
-        self.shares.division.lock().is_reading
-            && self.settled.tree.is_empty()
-            && self.needs(self.log.head()).records <= self.shares.cache.most
+    /// Whether much of the log's memory is superseded: the caches would have each row once.
+    fn log_has_rows_twice(&self) -> bool {
+        let (head, hardened) = (self.log.head(), self.log.hardened());
+        let live_bytes = self.liveness.lock().live_bytes_between(head, hardened);
+        live_bytes < hardened.saturating_sub(head) / 8 * 7
     }
 
     /// Whether there is more that is on disk alone than the caches usually have room for.
@@ -405,9 +410,18 @@ impl Engine {
 
     /// How much of the caches there is a use for, if the log's head is there.
     fn needs(&self, head: Address) -> Needs {
+        Needs { records: self.needed_record_bytes_before(head), pages: self.needed_page_bytes() }
+    }
+
+    /// Memory for the records that are live, and have left the log's.
+    pub(super) fn needed_record_bytes(&self) -> u64 {
+        self.needed_record_bytes_before(self.log.head())
+    }
+
+    fn needed_record_bytes_before(&self, head: Address) -> u64 {
         let cold_bytes = self.liveness.lock().live_bytes_before(head);
         // With their directory.
-        Needs { records: cold_bytes + cold_bytes / 8, pages: self.needed_page_bytes() }
+        cold_bytes + cold_bytes / 8
     }
 
     fn needed_page_bytes(&self) -> u64 {

@@ -146,6 +146,18 @@ impl List {
         (0..GAPS_MAX).find(|place| self.gaps.iter().all(|gap| gap.place != *place))
     }
 
+    /// A place for one more gap beside one that is not in the list at the moment: a free one, or that of one that is watched for somebody else, who has to begin again if he is not done.
+    fn place_beside(&mut self, taken: usize, has_used: impl Fn(LeafRead) -> bool) -> Option<usize> {
+        let is_free = |place: &usize| *place != taken && self.gaps.iter().all(|gap| gap.place != *place);
+        if let Some(place) = (0..GAPS_MAX).find(is_free) {
+            return Some(place);
+        }
+        let at = self.gaps.iter().position(|gap| gap.is_watched && !has_used(gap.read()))?;
+        let place = self.gaps.remove(at).place;
+        self.break_place(place);
+        Some(place)
+    }
+
     /// Who has used a gap of the place finds it broken.
     fn break_place(&self, place: usize) {
         self.serials[place].fetch_add(1, Ordering::SeqCst);
@@ -156,8 +168,7 @@ impl List {
     }
 
     /// Takes a gap apart where a row comes, and tells what the transaction goes on with if it `has_used` it: with nothing, if it has not.
-    fn break_at(&mut self, at: usize, key: &[u8], has_used: impl FnOnce(LeafRead) -> bool) -> Insertion {
-        let other_place = self.free_place();
+    fn break_at(&mut self, at: usize, key: &[u8], has_used: impl Fn(LeafRead) -> bool) -> Insertion {
         let gap = self.gaps.remove(at);
         let before = gap.read();
         self.break_place(gap.place);
@@ -166,13 +177,17 @@ impl List {
         let has_parts = gap.newest.stretch.without(key).map(|part| !part.is_empty());
         // Both parts would end at the key.
         let is_given_up = gap.is_watched || breaks >= BREAKS_MAX || key.len() >= KEY_BYTES_MAX;
-        if (is_given_up || has_parts == [true, true] && other_place.is_none()) && has_used(before) {
+        let needs_place = !is_given_up && has_parts == [true, true];
+        let other_place = if needs_place { self.place_beside(gap.place, &has_used) } else { None };
+        if (is_given_up || needs_place && other_place.is_none()) && has_used(before) {
+            let at = self.gaps.partition_point(|other| other.newest.stretch.first < gap.newest.stretch.first);
             self.insert(at, Gap { is_watched: true, keys: 0, ..Gap::clone(&gap) });
             return Insertion::Inserted { before, after };
         }
         if is_given_up {
             return Insertion::Present;
         }
+        let at = self.gaps.partition_point(|other| other.newest.stretch.first < gap.newest.stretch.first);
         let part = |side: usize| {
             let part_of = |since: &Since| match since.stretch.has(key) {
                 true => Since { stretch: since.stretch.without(key)[side].clone(), version: since.version },
@@ -334,7 +349,7 @@ impl Gaps {
     }
 
     #[cold]
-    fn break_at(&self, key: &[u8], has_used: impl FnOnce(LeafRead) -> bool) -> Insertion {
+    fn break_at(&self, key: &[u8], has_used: impl Fn(LeafRead) -> bool) -> Insertion {
         let broken = self.change(|list| {
             let (is_claimed, gap) = (list.is_claimed(key), list.find(key));
             if is_claimed {
@@ -431,16 +446,15 @@ impl OrderedIndex {
     /// A row is about to be put where there was none: no gap has its key any more. The caller has locked the key's bucket, has inserted it, and has not read the clock. Tells
     /// what a transaction goes on with that `has_used` the gap itself.
     #[inline]
-    pub(crate) fn break_gap(
-        &self,
-        pin: &Pin,
-        key: &[u8],
-        has_used: impl FnOnce(LeafRead) -> bool,
-    ) -> Insertion {
+    pub(crate) fn break_gap(&self, pin: &Pin, key: &[u8], has_used: impl Fn(LeafRead) -> bool) -> Insertion {
         if self.gaps.claims.load(Ordering::SeqCst) == 0 || planted(Bug::GapKept) {
             return Insertion::Present;
         }
-        let is_in_none = |list: &List| !list.is_claimed(key) && list.find(key).is_none();
+        let is_in_none = |list: &List| {
+            // Who has used one that is watched goes on with it as it is: nobody else can have.
+            let is_own = |gap: &Gap| gap.is_watched && has_used(gap.read());
+            !list.is_claimed(key) && list.find(key).is_none_or(|at| is_own(&list.gaps[at]))
+        };
         if self.gaps.list.get(pin).is_none_or(is_in_none) {
             return Insertion::Present;
         }

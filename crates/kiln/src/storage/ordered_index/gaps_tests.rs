@@ -183,7 +183,8 @@ fn c2_who_puts_a_row_into_a_gap_that_he_has_used_goes_on_with_all_of_it_whatever
         for key in &keys {
             let has_used = |gap| own.contains(&gap);
             let after = match index.break_gap(&epoch::pin(), key, has_used) {
-                Insertion::Present => panic!("it has used it"),
+                // It is watched, all of it.
+                Insertion::Present => continue,
                 Insertion::Inserted { before, after } => (before, vec![after]),
                 Insertion::Split { before, after } => (before, after.to_vec()),
             };
@@ -282,6 +283,8 @@ fn c2_gaps_are_what_was_granted_without_the_rows_that_have_come_since() {
                     Insertion::Split { before, after: [left, right] } if before == read => {
                         used.extend([(left, keys.start..key, false), (right, key + 1..keys.end, false)]);
                     }
+                    // It was watched.
+                    Insertion::Present => used.push((read, keys, false)),
                     other => panic!("{other:?} of {read:?}"),
                 }
             }
