@@ -219,11 +219,12 @@ impl Division {
         /// And something that is found in the caches for so many.
         const APPENDS_TO_STAY: u64 = 64;
         let (cold, tree, log) = (&engine.cold, &engine.settled.tree, &engine.log);
-        let (reads, hits, tail) = (reads(cold, tree), hits(cold, tree), log.tail());
+        let (reads, tail) = (reads(cold, tree), log.tail());
         let (read, appended) = (reads - self.reads, tail.saturating_sub(self.tail) / record_bytes(cold));
         if read < enough_reads(cold, log) && appended < enough_appends(cold, log) {
             return;
         }
+        let hits = hits(cold, tree);
         let found = read + hits - self.hits;
         (self.reads, self.hits, self.tail) = (reads, hits, tail);
         let lacks_room = || engine.caches_lack_room();
