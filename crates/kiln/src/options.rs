@@ -113,7 +113,7 @@ impl Options {
     /// tail of the record log: what was written last is read and updated there. The rest is the read cache, for older records
     /// that are on disk and are read often. So of the default the log has 256 MiB and the cache 64 MiB; of a power of two each
     /// has half. Once many more records are read from disk than written, and the cache has a use for it, it gets three quarters of the memory, and so it does once one is read for
-    /// 32 that are written, if the log's part does not have all that is live and much of what it has is superseded; until the cache is of no such use any more. What the log gives up for it goes over, and so does from then on whatever leaves it. Of less memory than that takes the log has two segments, and the cache an eighth of as much besides: below 128 MiB smaller
+    /// 32 that are written, if the cache has no room for all that the log's part has not, or much of what that has is superseded; until the cache is of no such use any more. What the log gives up for it goes over, and so does from then on whatever leaves it. Of less memory than that takes the log has two segments, and the cache an eighth of as much besides: below 128 MiB smaller
     /// [segments](Self::segment_bytes), an eighth or a sixteenth of it, leave the caches more, and values may be shorter at the most.
     ///
     /// Once rows of tables [settle](Self::settle_log_bytes) a part of what the read cache had is for the pages that they lie in: as many eighths, up to seven, as
