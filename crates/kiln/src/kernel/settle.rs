@@ -133,7 +133,7 @@ impl Engine {
         self.settled.tree.is_empty()
             && !self.graves.wait_for_settling()
             && self.unsettled_bytes() <= kept_bytes
-            && self.shares.hold_all(self.needed_record_bytes())
+            && self.shares.hold_all(self.needed_record_bytes(self.log.head()))
     }
 
     /// Whether settling was tried while a snapshot was in its way that still is.

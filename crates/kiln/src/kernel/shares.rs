@@ -411,15 +411,11 @@ impl Engine {
 
     /// How much of the caches there is a use for, if the log's head is there.
     fn needs(&self, head: Address) -> Needs {
-        Needs { records: self.needed_record_bytes_before(head), pages: self.needed_page_bytes() }
+        Needs { records: self.needed_record_bytes(head), pages: self.needed_page_bytes() }
     }
 
-    /// Memory for the records that are live, and have left the log's.
-    pub(super) fn needed_record_bytes(&self) -> u64 {
-        self.needed_record_bytes_before(self.log.head())
-    }
-
-    fn needed_record_bytes_before(&self, head: Address) -> u64 {
+    /// Memory for the records that are live, and have left the log's if its head is there.
+    pub(super) fn needed_record_bytes(&self, head: Address) -> u64 {
         let cold_bytes = self.liveness.lock().live_bytes_before(head);
         // With their directory.
         cold_bytes + cold_bytes / 8

@@ -146,12 +146,8 @@ impl List {
         (0..GAPS_MAX).find(|place| self.gaps.iter().all(|gap| gap.place != *place))
     }
 
-    /// A place for one more gap beside one that is not in the list at the moment: a free one, or that of one that is watched for somebody else, who has to begin again if he is not done.
-    fn place_beside(&mut self, taken: usize, has_used: impl Fn(LeafRead) -> bool) -> Option<usize> {
-        let is_free = |place: &usize| *place != taken && self.gaps.iter().all(|gap| gap.place != *place);
-        if let Some(place) = (0..GAPS_MAX).find(is_free) {
-            return Some(place);
-        }
+    /// The place of a gap that is watched for somebody else, who has to begin again if he is not done.
+    fn take_watched_place(&mut self, has_used: impl Fn(LeafRead) -> bool) -> Option<usize> {
         let at = self.gaps.iter().position(|gap| gap.is_watched && !has_used(gap.read()))?;
         let place = self.gaps.remove(at).place;
         self.break_place(place);
@@ -169,25 +165,29 @@ impl List {
 
     /// Takes a gap apart where a row comes, and tells what the transaction goes on with if it `has_used` it: with nothing, if it has not.
     fn break_at(&mut self, at: usize, key: &[u8], has_used: impl Fn(LeafRead) -> bool) -> Insertion {
-        let gap = self.gaps.remove(at);
-        let before = gap.read();
-        self.break_place(gap.place);
-        let after = self.read(gap.place);
+        let gap = self.gaps[at].clone();
         let breaks = gap.breaks + 1;
         let has_parts = gap.newest.stretch.without(key).map(|part| !part.is_empty());
         // Both parts would end at the key.
         let is_given_up = gap.is_watched || breaks >= BREAKS_MAX || key.len() >= KEY_BYTES_MAX;
         let needs_place = !is_given_up && has_parts == [true, true];
-        let other_place = if needs_place { self.place_beside(gap.place, &has_used) } else { None };
+        let other_place = match needs_place {
+            true => self.free_place().or_else(|| self.take_watched_place(&has_used)),
+            false => None,
+        };
+        // One whose place was taken may have been before it.
+        let at = self.gaps.partition_point(|other| other.newest.stretch.first < gap.newest.stretch.first);
+        self.gaps.remove(at);
+        let before = gap.read();
+        self.break_place(gap.place);
+        let after = self.read(gap.place);
         if (is_given_up || needs_place && other_place.is_none()) && has_used(before) {
-            let at = self.gaps.partition_point(|other| other.newest.stretch.first < gap.newest.stretch.first);
             self.insert(at, Gap { is_watched: true, keys: 0, ..Gap::clone(&gap) });
             return Insertion::Inserted { before, after };
         }
         if is_given_up {
             return Insertion::Present;
         }
-        let at = self.gaps.partition_point(|other| other.newest.stretch.first < gap.newest.stretch.first);
         let part = |side: usize| {
             let part_of = |since: &Since| match since.stretch.has(key) {
                 true => Since { stretch: since.stretch.without(key)[side].clone(), version: since.version },

@@ -269,28 +269,19 @@ impl<'a> Place<'a> {
         };
         let (old, words) = (ring.from(begin), words_of(view.shape()));
         let slot = self.entry_at(address, part, begin).filter(|_| is_newest(address, &view));
-        let goes_on = |entry: Entry| {
-            let price = match part {
-                _ if entry.is_referenced() => 0,
-                // It costs those of the protected ring whose place it takes.
-                Part::Probation => CREDIT_TIMES * words,
-                Part::Protected => words,
-            };
-            *chances > 0 && ends.credit >= price
+        if slot.is_none() && part == Part::Protected {
+            ends.credit = (ends.credit + CREDIT_TIMES * words).min(ring.size() / CREDIT_PART);
+        }
+        let price = |entry: Entry| match part {
+            _ if entry.is_referenced() => 0,
+            // It costs those of the protected ring whose place it takes, as they leave it.
+            Part::Probation => CREDIT_TIMES * words,
+            Part::Protected => words,
         };
-        let slot = match slot {
-            Some((slot, entry)) if goes_on(entry) => {
-                if part == Part::Protected && !entry.is_referenced() {
-                    ends.credit -= words;
-                }
-                Some(slot)
-            }
-            None if part == Part::Protected => {
-                ends.credit = (ends.credit + CREDIT_TIMES * words).min(ring.size() / CREDIT_PART);
-                None
-            }
-            _ => None,
-        };
+        let slot = slot.filter(|&(_, entry)| *chances > 0 && ends.credit >= price(entry));
+        if let (Some((_, entry)), Part::Protected) = (slot, part) {
+            ends.credit -= price(entry);
+        }
         let target = match (slot, part) {
             (None, _) => None,
             (Some(_), Part::Probation) if self.is_open() => {
@@ -306,7 +297,7 @@ impl<'a> Place<'a> {
                 ring.take(&mut ends.rings[part as usize], words)
             }
         };
-        if let (Some(slot), Some(target)) = (slot, target) {
+        if let (Some((slot, _)), Some(target)) = (slot, target) {
             // From the first word to the last: where the places overlap, the new one is before the old.
             for (to, from) in self.protected.from(target).iter().zip(&old[..words as usize]) {
                 to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
