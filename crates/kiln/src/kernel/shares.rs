@@ -357,7 +357,7 @@ impl Engine {
     fn go_on_dividing(&self, division: &mut Division, moving: Moving) -> bool {
         let (CacheBytes { usual, most, .. }, log) = (self.shares.cache, &self.log);
         let (records, pages) = (&self.cold.cache, &self.settled.tree);
-        if records.divide_some() {
+        if records.divide_some(&self.is_newest()) {
             return true;
         }
         if let Some(mut handed_over) = moving.handed_over {

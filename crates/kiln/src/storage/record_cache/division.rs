@@ -1,11 +1,13 @@
 //! How a shard's memory is divided, and what becomes of its records when that changes.
 //!
 //! A shard is divided anew at once, and the shards one after the other, each when somebody has time for it: meanwhile who reads finds nothing in that one,
-//! and everything in the others. What fits stays, and of more than that what came last.
+//! and everything in the others. What fits stays: of more than that what was asked for, and then what came last; of what is superseded nothing.
+
+use std::cmp::Reverse;
 
 use super::super::record::Address;
 use super::shard::{Entry, Part, Place};
-use super::{BUCKET_ENTRIES, Ends, PROBATION_PART, RECORD_PART, RecordCache, hash_of, words_of};
+use super::{BUCKET_ENTRIES, Ends, IsNewest, PROBATION_PART, RECORD_PART, RecordCache, hash_of, words_of};
 use crate::sync::atomic::{Ordering, fence};
 
 /// The directory has an entry for so many words of records, at least and at most, and as long as nothing is known of them.
@@ -47,12 +49,20 @@ pub(super) struct Dividing {
     next: usize,
 }
 
-/// A record that stays when its shard is divided anew.
+/// A record that may stay when its shard is divided anew, where it is.
+struct Live {
+    part: Part,
+    position: u64,
+    words: u64,
+    is_referenced: bool,
+}
+
+/// One that does, and the ring that it is to come to.
 struct Kept {
     address: Address,
     words: usize,
     is_referenced: bool,
-    was_protected: bool,
+    part: Part,
 }
 
 impl Dividing {
@@ -66,7 +76,7 @@ impl RecordCache {
     /// Goes on with so much of the memory, for records of about `record_bytes`, and keeps what fits.
     pub(crate) fn divide(&self, bytes: u64, record_bytes: u64) {
         self.begin_division(bytes, record_bytes, u64::MAX);
-        while self.divide_some() {}
+        while self.divide_some(&|_, _| true) {}
     }
 
     /// Begins to do so, for [`Self::divide_some`] to go on with; of the memory only `opened_bytes` may be used until more are
@@ -92,10 +102,10 @@ impl RecordCache {
     }
 
     /// Divides the next shard anew, if not all are; false if that was the last.
-    pub(crate) fn divide_some(&self) -> bool {
+    pub(crate) fn divide_some(&self, is_newest: IsNewest<'_>) -> bool {
         let mut dividing = self.dividing.lock();
         if dividing.next < self.shards.len() {
-            self.divide_shard(dividing.next, dividing.division, dividing.opened_words);
+            self.divide_shard(dividing.next, dividing.division, dividing.opened_words, is_newest);
             dividing.next += 1;
             self.note_sizes(&dividing);
         }
@@ -127,11 +137,11 @@ impl RecordCache {
         self.probation_words.store(probation as u64, Ordering::Relaxed);
     }
 
-    fn divide_shard(&self, number: usize, division: Division, opened_words: usize) {
+    fn divide_shard(&self, number: usize, division: Division, opened_words: usize, is_newest: IsNewest<'_>) {
         let shard = &self.shards[number];
         let mut ends = shard.writer.lock();
         let place = self.place(number, 0, shard.division());
-        let (kept, words) = place.kept(&ends, division, opened_words);
+        let (kept, words) = place.kept(&ends, division, opened_words, is_newest);
         let has_taken_over = place.has_taken_over(&ends);
         shard.divided.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -161,62 +171,70 @@ impl RecordCache {
 }
 
 impl Place<'_> {
-    /// What fits into such a division, in the order in which it came, and the words of all of it. The caller is the shard's writer.
-    fn kept(self, ends: &Ends, division: Division, opened_words: usize) -> (Vec<Kept>, Vec<u64>) {
-        let protected = self.newest(Part::Protected, ends, division, opened_words);
-        let protected_words: u64 = protected.iter().map(|record| record.1).sum();
-        let room = division.probation + opened_words.saturating_sub(protected_words as usize);
-        let probation = self.newest(Part::Probation, ends, division, room);
-        let words = protected_words + probation.iter().map(|record| record.1).sum::<u64>();
-        let (mut kept, mut copied) = (Vec::new(), Vec::with_capacity(words as usize));
-        for (part, records) in [(Part::Protected, protected), (Part::Probation, probation)] {
-            for (position, words, entry) in records {
-                let record = &self.ring(part).from(position)[..words as usize];
-                copied.extend(record.iter().map(|word| word.load(Ordering::Relaxed)));
-                kept.push(Kept {
-                    address: record[0].load(Ordering::Relaxed),
-                    words: words as usize,
-                    is_referenced: entry.is_referenced(),
-                    was_protected: part == Part::Protected,
-                });
+    /// What fits into such a division, and the words of all of it; of each ring what is to leave it first comes first. The caller is the shard's writer.
+    fn kept(
+        self,
+        ends: &Ends,
+        division: Division,
+        opened_words: usize,
+        is_newest: IsNewest<'_>,
+    ) -> (Vec<Kept>, Vec<u64>) {
+        let mut live = Vec::new();
+        for part in [Part::Protected, Part::Probation] {
+            self.live_of(part, ends, is_newest, &mut live);
+        }
+        live.retain(|it| it.words <= division.protected as u64 / RECORD_PART);
+        // What is worth most first.
+        live.sort_unstable_by_key(|it| (!it.is_referenced, it.part == Part::Probation, Reverse(it.position)));
+        let mut room = [(Part::Protected, opened_words as u64), (Part::Probation, division.probation as u64)];
+        let mut kept = Vec::new();
+        for it in live {
+            if let Some((part, left)) = room.iter_mut().find(|(_, left)| it.words <= *left) {
+                *left -= it.words;
+                kept.push((*part, it));
             }
         }
-        (kept, copied)
+        kept.reverse();
+        let words = kept.iter().map(|(_, it)| it.words).sum::<u64>();
+        let mut copied = Vec::with_capacity(words as usize);
+        let kept = kept.into_iter().map(|(part, it)| {
+            let record = &self.ring(it.part).from(it.position)[..it.words as usize];
+            copied.extend(record.iter().map(|word| word.load(Ordering::Relaxed)));
+            let address = record[0].load(Ordering::Relaxed);
+            Kept { address, words: it.words as usize, is_referenced: it.is_referenced, part }
+        });
+        (kept.collect(), copied)
     }
 
-    /// Where a ring's newest records are that have room in so many words, and their lengths and entries: oldest first.
-    fn newest(self, part: Part, ends: &Ends, division: Division, room: usize) -> Vec<(u64, u64, Entry)> {
-        let mut records = Vec::new();
+    /// Tells of a ring's records that are their keys' newest.
+    fn live_of(self, part: Part, ends: &Ends, is_newest: IsNewest<'_>, live: &mut Vec<Live>) {
         let mut position = self.ring(part).begin.load(Ordering::Relaxed);
         while position < ends.rings[part as usize] {
             position += match self.record_at(part, position) {
                 Ok((address, view)) => {
                     let words = words_of(view.shape());
                     let entry = self.entry_at(address, part, position);
-                    let entry = entry.filter(|_| words <= division.protected as u64 / RECORD_PART);
-                    records.extend(entry.map(|(_, entry)| (position, words, entry)));
+                    if let Some((_, entry)) = entry.filter(|_| is_newest(address, &view)) {
+                        live.push(Live { part, position, words, is_referenced: entry.is_referenced() });
+                    }
                     words
                 }
                 Err(gap) => gap,
             };
         }
-        let (mut first, mut left) = (records.len(), room as u64);
-        while let Some(rest) = first.checked_sub(1).and_then(|before| left.checked_sub(records[before].1)) {
-            (first, left) = (first - 1, rest);
-        }
-        records.split_off(first)
     }
 
-    /// Puts a record that stays where there is room for it. The caller is the shard's writer.
+    /// Puts a record that stays into its ring, or the other one, if there is room. The caller is the shard's writer.
     fn put_back(self, kept: &Kept, record: &[u64], ends: &mut Ends) {
-        let words = kept.words as u64;
-        let [probation_end, protected_end] = &mut ends.rings;
-        let place = match self.protected.take(protected_end, words) {
-            Some(position) => Some((Part::Protected, position)),
-            None if kept.was_protected => None,
-            None => self.probation.take(probation_end, words).map(|position| (Part::Probation, position)),
+        let mut place = |part| {
+            let position = self.ring(part).take(&mut ends.rings[part as usize], kept.words as u64)?;
+            Some((part, position))
         };
-        let Some((part, position)) = place else { return };
+        let Some((part, position)) =
+            place(kept.part).or_else(|| [Part::Protected, Part::Probation].into_iter().find_map(place))
+        else {
+            return;
+        };
         for (to, &from) in self.ring(part).from(position).iter().zip(record) {
             to.store(from, Ordering::Relaxed);
         }
