@@ -170,6 +170,12 @@ impl Shares {
         self.division.try_lock().filter(|division| division.moving.is_none())
     }
 
+    /// The same, where at most the caches are divided anew among themselves.
+    pub(super) fn with_log_at_rest(&self) -> Option<MutexGuard<'_, Division>> {
+        let is_at_rest = |division: &Division| division.moving.is_none_or(|it| it.handed_over.is_none());
+        self.division.try_lock().filter(|division| is_at_rest(division))
+    }
+
     /// Whether the caches have the larger share, and room there for records of so many bytes.
     pub(super) fn hold_all(&self, record_bytes: u64) -> bool {
         record_bytes <= self.cache.most && self.division.lock().is_reading

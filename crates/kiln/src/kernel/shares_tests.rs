@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Needs, PARTS, enough_reads, reads};
+use super::{Moving, Needs, PARTS, enough_reads, reads};
 use crate::Options;
 use crate::device::SimulatedDevice;
 use crate::sync::atomic::Ordering;
@@ -52,6 +52,40 @@ fn c3_who_reads_neither_divides_the_memory_nor_waits_for_who_does() {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert!(shares().1 > before.1, "{:?}", shares());
+}
+
+/// The keeper divides a shard in each of its rounds: until it was through, what left the log's memory was lost, and rows that are read all the time may leave together.
+#[test]
+fn what_leaves_the_log_is_handed_over_while_the_caches_are_divided_among_themselves() {
+    const ROWS: u32 = 17_000;
+    let options = Options::new().background(false).segment_bytes(64 << 10).memory(4 << 20);
+    let db = options.open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+    let map = db.map("map").unwrap();
+    let engine = db.engine();
+    let put = |row: u32| db.put(&map, row.to_be_bytes(), [row as u8; 100]).unwrap().forget();
+    let is_reading = || engine.shares.at_rest().is_some_and(|division| division.is_reading);
+    (0..ROWS).for_each(put);
+    // An update reads what it is about to replace.
+    for number in 0..100 * ROWS {
+        put((number * 7_919) % ROWS);
+        if number % 100 == 0 {
+            db.persist().unwrap();
+            if is_reading() {
+                break;
+            }
+        }
+    }
+    assert!(is_reading());
+    let (records, pages, images) = engine.shares.division.lock().bytes(engine.shares.cache);
+    for handed_over in [None, Some(engine.begin_hand_over(engine.log.share() / 2).unwrap())] {
+        let before = engine.shares.hand_over.records.load(Ordering::Relaxed);
+        engine.shares.division.lock().moving = Some(Moving { records, pages, images, handed_over });
+        (0..1_000).for_each(put);
+        engine.persist().unwrap();
+        engine.hand_over_what_leaves();
+        let after = engine.shares.hand_over.records.load(Ordering::Relaxed);
+        assert_eq!(after > before, handed_over.is_none(), "{before} and {after}");
+    }
 }
 
 /// Where the caches cannot have more, it was not noted that somebody had looked: each read woke the keeper.
