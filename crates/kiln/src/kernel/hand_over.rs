@@ -142,7 +142,7 @@ impl Engine {
     pub(crate) fn hand_over_what_leaves(&self) {
         let hand_over = &self.shares.hand_over;
         let mut goes_on = false;
-        let mut division = self.shares.with_log_at_rest();
+        let mut division = self.shares.while_reading();
         if let Some((from, to)) = division.as_mut().and_then(|division| division.handed_over.as_mut()) {
             let goal = self.hand_over_goal(self.log.share());
             let (cache, is_newest) = (&self.cold.cache, self.is_newest());

@@ -170,10 +170,10 @@ impl Shares {
         self.division.try_lock().filter(|division| division.moving.is_none())
     }
 
-    /// The same, where at most the caches are divided anew among themselves.
-    pub(super) fn with_log_at_rest(&self) -> Option<MutexGuard<'_, Division>> {
-        let is_at_rest = |division: &Division| division.moving.is_none_or(|it| it.handed_over.is_none());
-        self.division.try_lock().filter(|division| is_at_rest(division))
+    /// The same, where the caches have the larger share, and may be divided anew among themselves.
+    pub(super) fn while_reading(&self) -> Option<MutexGuard<'_, Division>> {
+        let log_is_at_rest = |division: &Division| division.moving.is_none_or(|it| it.handed_over.is_none());
+        self.division.try_lock().filter(|division| division.is_reading && log_is_at_rest(division))
     }
 
     /// Whether the caches have the larger share, and room there for records of so many bytes.
@@ -296,7 +296,10 @@ impl Engine {
 
     /// For who settles, or loads: has the pages have their share. As [`Self::share_memory`], but for good.
     pub(crate) fn share_for_good(&self) {
-        while self.divide_memory(self.shares.division.lock()) {}
+        while self.divide_memory(self.shares.division.lock()) {
+            // The keeper does not come to it meanwhile.
+            self.hand_over_what_leaves();
+        }
     }
 
     /// Does a step, if there is one to do; true if there are more.

@@ -77,15 +77,39 @@ fn what_leaves_the_log_is_handed_over_while_the_caches_are_divided_among_themsel
     }
     assert!(is_reading());
     let (records, pages, images) = engine.shares.division.lock().bytes(engine.shares.cache);
-    for handed_over in [None, Some(engine.begin_hand_over(engine.log.share() / 2).unwrap())] {
+    for log_gives_memory_up in [false, true] {
+        let handed_over =
+            log_gives_memory_up.then(|| engine.begin_hand_over(engine.log.share() / 2).unwrap());
         let before = engine.shares.hand_over.records.load(Ordering::Relaxed);
         engine.shares.division.lock().moving = Some(Moving { records, pages, images, handed_over });
         (0..1_000).for_each(put);
         engine.persist().unwrap();
         engine.hand_over_what_leaves();
         let after = engine.shares.hand_over.records.load(Ordering::Relaxed);
-        assert_eq!(after > before, handed_over.is_none(), "{before} and {after}");
+        assert_eq!(after > before, !log_gives_memory_up, "{before} and {after}");
     }
+}
+
+/// Who settles divides all shards at once, and kept the keeper from handing anything over meanwhile.
+#[test]
+fn what_leaves_the_log_is_handed_over_while_who_settles_divides_the_caches() {
+    let options = Options::new().background(false).segment_bytes(64 << 10).memory(16 << 20);
+    let db = options.open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+    let map = db.map("map").unwrap();
+    let engine = db.engine();
+    (0..20_000u32).for_each(|row| db.put(&map, row.to_be_bytes(), [7; 100]).unwrap().forget());
+    engine.persist().unwrap();
+    engine.log.set_share(1 << 20);
+    let mut division = engine.shares.division.lock();
+    division.is_reading = true;
+    let (records, pages, images) = division.bytes(engine.shares.cache);
+    division.moving = Some(Moving { records, pages, images, handed_over: None });
+    division.handed_over = engine.end_hand_over(None, true);
+    drop(division);
+    engine.cold.cache.begin_division(records, 136, u64::MAX);
+    engine.share_for_good();
+    assert!(engine.shares.at_rest().is_some());
+    assert!(engine.shares.hand_over.records.load(Ordering::Relaxed) > 10_000);
 }
 
 /// Where the caches cannot have more, it was not noted that somebody had looked: each read woke the keeper.

@@ -150,18 +150,24 @@ fn what_was_asked_for_stays_before_what_came_later_when_the_memory_is_divided_an
     assert!(found(4_000..=5_000) > 500, "{} of the others' newest", found(4_000..=5_000));
 }
 
-/// It took the place of what is live.
+/// It took the place of what is live, as it had come later.
 #[test]
-fn what_is_superseded_goes_when_the_memory_is_divided_anew() {
+fn what_is_superseded_stays_only_if_there_is_room_when_the_memory_is_divided_anew() {
     let cache = RecordCache::new(1 << 20, 1 << 20).unwrap();
     (1..=5_000).for_each(|number| admit(&cache, 8 * number, 100));
     let found = |numbers: std::ops::RangeInclusive<u64>| {
         numbers.filter(|&number| is_found(&cache, 8 * number)).count()
     };
-    cache.begin_division(300 << 10, 136, u64::MAX);
-    while cache.divide_some(&|address, _| address <= 8 * 1_500) {}
-    assert_eq!(found(1_501..=5_000), 0);
-    assert!(found(1..=1_500) > 1_480, "{}", found(1..=1_500));
+    let divide = |bytes| {
+        cache.begin_division(bytes, 136, u64::MAX);
+        while cache.divide_some(&|address, _| address <= 8 * 1_500) {}
+    };
+    divide(800 << 10);
+    let superseded = found(1_501..=5_000);
+    assert!(found(1..=1_500) > 1_480 && superseded > 3_000, "{} and {superseded}", found(1..=1_500));
+    divide(250 << 10);
+    let superseded = found(1_501..=5_000);
+    assert!(found(1..=1_500) > 1_480 && superseded < 300, "{} and {superseded}", found(1..=1_500));
 }
 
 /// With more memory the probation is longer, and there is less of the protected ring until that is opened: it lost what did not fit, though the probation was empty.

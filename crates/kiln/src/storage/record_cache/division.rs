@@ -1,7 +1,7 @@
 //! How a shard's memory is divided, and what becomes of its records when that changes.
 //!
 //! A shard is divided anew at once, and the shards one after the other, each when somebody has time for it: meanwhile who reads finds nothing in that one,
-//! and everything in the others. What fits stays: of more than that what was asked for, and then what came last; of what is superseded nothing.
+//! and everything in the others. What fits stays: of more than that what was asked for, then what came last, and in the end what is superseded.
 
 use std::cmp::Reverse;
 
@@ -50,11 +50,12 @@ pub(super) struct Dividing {
 }
 
 /// A record that may stay when its shard is divided anew, where it is.
-struct Live {
+struct Candidate {
     part: Part,
     position: u64,
     words: u64,
     is_referenced: bool,
+    is_superseded: bool,
 }
 
 /// One that does, and the ring that it is to come to.
@@ -179,16 +180,18 @@ impl Place<'_> {
         opened_words: usize,
         is_newest: IsNewest<'_>,
     ) -> (Vec<Kept>, Vec<u64>) {
-        let mut live = Vec::new();
+        let mut candidates = Vec::new();
         for part in [Part::Protected, Part::Probation] {
-            self.live_of(part, ends, is_newest, &mut live);
+            self.candidates_of(part, ends, is_newest, &mut candidates);
         }
-        live.retain(|it| it.words <= division.protected as u64 / RECORD_PART);
+        candidates.retain(|it| it.words <= division.protected as u64 / RECORD_PART);
         // What is worth most first.
-        live.sort_unstable_by_key(|it| (!it.is_referenced, it.part == Part::Probation, Reverse(it.position)));
+        candidates.sort_unstable_by_key(|it| {
+            (it.is_superseded, !it.is_referenced, it.part == Part::Probation, Reverse(it.position))
+        });
         let mut room = [(Part::Protected, opened_words as u64), (Part::Probation, division.probation as u64)];
         let mut kept = Vec::new();
-        for it in live {
+        for it in candidates {
             if let Some((part, left)) = room.iter_mut().find(|(_, left)| it.words <= *left) {
                 *left -= it.words;
                 kept.push((*part, it));
@@ -206,17 +209,27 @@ impl Place<'_> {
         (kept.collect(), copied)
     }
 
-    /// Tells of a ring's records that are their keys' newest.
-    fn live_of(self, part: Part, ends: &Ends, is_newest: IsNewest<'_>, live: &mut Vec<Live>) {
+    /// Adds a ring's records. The caller is the shard's writer.
+    fn candidates_of(
+        self,
+        part: Part,
+        ends: &Ends,
+        is_newest: IsNewest<'_>,
+        candidates: &mut Vec<Candidate>,
+    ) {
         let mut position = self.ring(part).begin.load(Ordering::Relaxed);
         while position < ends.rings[part as usize] {
             position += match self.record_at(part, position) {
                 Ok((address, view)) => {
                     let words = words_of(view.shape());
                     let entry = self.entry_at(address, part, position);
-                    if let Some((_, entry)) = entry.filter(|_| is_newest(address, &view)) {
-                        live.push(Live { part, position, words, is_referenced: entry.is_referenced() });
-                    }
+                    candidates.extend(entry.map(|(_, entry)| Candidate {
+                        part,
+                        position,
+                        words,
+                        is_referenced: entry.is_referenced(),
+                        is_superseded: !is_newest(address, &view),
+                    }));
                     words
                 }
                 Err(gap) => gap,
@@ -224,22 +237,17 @@ impl Place<'_> {
         }
     }
 
-    /// Puts a record that stays into its ring, or the other one, if there is room. The caller is the shard's writer.
+    /// Puts a record that stays into its ring, where there is room for it. The caller is the shard's writer.
     fn put_back(self, kept: &Kept, record: &[u64], ends: &mut Ends) {
-        let mut place = |part| {
-            let position = self.ring(part).take(&mut ends.rings[part as usize], kept.words as u64)?;
-            Some((part, position))
-        };
-        let Some((part, position)) =
-            place(kept.part).or_else(|| [Part::Protected, Part::Probation].into_iter().find_map(place))
-        else {
+        let ring = self.ring(kept.part);
+        let Some(position) = ring.take(&mut ends.rings[kept.part as usize], kept.words as u64) else {
             return;
         };
-        for (to, &from) in self.ring(part).from(position).iter().zip(record) {
+        for (to, &from) in ring.from(position).iter().zip(record) {
             to.store(from, Ordering::Relaxed);
         }
         let hash = hash_of(kept.address);
-        let entry = Entry::new(hash, part, position);
+        let entry = Entry::new(hash, kept.part, position);
         self.publish(hash, if kept.is_referenced { entry.referenced() } else { entry });
     }
 }
