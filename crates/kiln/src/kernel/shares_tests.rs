@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Moving, Needs, PARTS, enough_reads, reads};
-use crate::Options;
+use super::super::hand_over::HandedOver;
+use super::{Engine, Moving, Needs, PARTS, enough_reads, reads};
 use crate::device::SimulatedDevice;
 use crate::sync::atomic::Ordering;
+use crate::{Kiln, Options};
 
 #[test]
 fn neither_pages_nor_records_get_what_they_have_no_use_for_while_the_others_have() {
@@ -54,45 +55,8 @@ fn c3_who_reads_neither_divides_the_memory_nor_waits_for_who_does() {
     assert!(shares().1 > before.1, "{:?}", shares());
 }
 
-/// The keeper divides a shard in each of its rounds: until it was through, what left the log's memory was lost, and rows that are read all the time may leave together.
-#[test]
-fn what_leaves_the_log_is_handed_over_while_the_caches_are_divided_among_themselves() {
-    const ROWS: u32 = 17_000;
-    let options = Options::new().background(false).segment_bytes(64 << 10).memory(4 << 20);
-    let db = options.open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
-    let map = db.map("map").unwrap();
-    let engine = db.engine();
-    let put = |row: u32| db.put(&map, row.to_be_bytes(), [row as u8; 100]).unwrap().forget();
-    let is_reading = || engine.shares.at_rest().is_some_and(|division| division.is_reading);
-    (0..ROWS).for_each(put);
-    // An update reads what it is about to replace.
-    for number in 0..100 * ROWS {
-        put((number * 7_919) % ROWS);
-        if number % 100 == 0 {
-            db.persist().unwrap();
-            if is_reading() {
-                break;
-            }
-        }
-    }
-    assert!(is_reading());
-    let (records, pages, images) = engine.shares.division.lock().bytes(engine.shares.cache);
-    for log_gives_memory_up in [false, true] {
-        let handed_over =
-            log_gives_memory_up.then(|| engine.begin_hand_over(engine.log.share() / 2).unwrap());
-        let before = engine.shares.hand_over.records.load(Ordering::Relaxed);
-        engine.shares.division.lock().moving = Some(Moving { records, pages, images, handed_over });
-        (0..1_000).for_each(put);
-        engine.persist().unwrap();
-        engine.hand_over_what_leaves();
-        let after = engine.shares.hand_over.records.load(Ordering::Relaxed);
-        assert_eq!(after > before, !log_gives_memory_up, "{before} and {after}");
-    }
-}
-
-/// Who settles divides all shards at once, and kept the keeper from handing anything over meanwhile.
-#[test]
-fn what_leaves_the_log_is_handed_over_while_who_settles_divides_the_caches() {
+/// A database whose caches have the larger share, and whose log has all the more to be handed over.
+fn reading() -> Kiln {
     let options = Options::new().background(false).segment_bytes(64 << 10).memory(16 << 20);
     let db = options.open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
     let map = db.map("map").unwrap();
@@ -100,16 +64,50 @@ fn what_leaves_the_log_is_handed_over_while_who_settles_divides_the_caches() {
     (0..20_000u32).for_each(|row| db.put(&map, row.to_be_bytes(), [7; 100]).unwrap().forget());
     engine.persist().unwrap();
     engine.log.set_share(1 << 20);
-    let mut division = engine.shares.division.lock();
+    let mut division = engine.shares.at_rest().unwrap();
     division.is_reading = true;
-    let (records, pages, images) = division.bytes(engine.shares.cache);
-    division.moving = Some(Moving { records, pages, images, handed_over: None });
     division.handed_over = engine.end_hand_over(None, true);
     drop(division);
-    engine.cold.cache.begin_division(records, 136, u64::MAX);
+    db
+}
+
+/// Begins to divide the caches anew, with memory that the log gives up, or without.
+fn begin_moving(engine: &Engine, handed_over: Option<HandedOver>) {
+    let mut division = engine.shares.at_rest().unwrap();
+    let (records, pages, images) = division.bytes(engine.shares.cache);
+    division.moving = Some(Moving { records, pages, images, handed_over });
+}
+
+fn handed_over_records(engine: &Engine) -> u64 {
+    engine.shares.hand_over.records.load(Ordering::Relaxed)
+}
+
+/// The keeper divides a shard in each of its rounds: until it was through, what left the log's memory was lost, and rows that are read all the time may leave together.
+#[test]
+fn what_leaves_the_log_is_handed_over_while_the_caches_are_divided_among_themselves() {
+    for log_gives_memory_up in [false, true] {
+        let db = reading();
+        let engine = db.engine();
+        let handed_over =
+            log_gives_memory_up.then(|| engine.begin_hand_over(engine.log.share() / 2).unwrap());
+        begin_moving(engine, handed_over);
+        let before = handed_over_records(engine);
+        engine.hand_over_what_leaves();
+        let after = handed_over_records(engine);
+        assert_eq!(after > before, !log_gives_memory_up, "{before} and {after}");
+    }
+}
+
+/// Who settles divides all shards at once, and kept the keeper from handing anything over meanwhile.
+#[test]
+fn what_leaves_the_log_is_handed_over_while_who_settles_divides_the_caches() {
+    let db = reading();
+    let engine = db.engine();
+    begin_moving(engine, None);
+    engine.cold.cache.begin_division(engine.cold.cache.bytes(), 136, u64::MAX);
     engine.share_for_good();
     assert!(engine.shares.at_rest().is_some());
-    assert!(engine.shares.hand_over.records.load(Ordering::Relaxed) > 10_000);
+    assert!(handed_over_records(engine) > 10_000);
 }
 
 /// Where the caches cannot have more, it was not noted that somebody had looked: each read woke the keeper.

@@ -46,6 +46,16 @@ fn is_found(cache: &RecordCache, address: Address) -> bool {
     true
 }
 
+/// How many records are there, each as it was put in.
+fn count_found(cache: &RecordCache, addresses: impl IntoIterator<Item = Address>) -> usize {
+    addresses.into_iter().filter(|&address| is_found(cache, address)).count()
+}
+
+/// Of those at 8, 16, and so on.
+fn count_numbers(cache: &RecordCache, numbers: std::ops::RangeInclusive<u64>) -> usize {
+    count_found(cache, numbers.map(|number| 8 * number))
+}
+
 /// Addresses in no order: a generator that repeats.
 fn random(state: &mut u64, below: u64) -> u64 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -119,7 +129,7 @@ fn what_fits_stays_when_the_memory_is_divided_anew() {
     let cache = RecordCache::new(1 << 20, 1 << 20).unwrap();
     let addresses: Vec<Address> = (1..=3_000).map(|number| 8 * number).collect();
     addresses.iter().for_each(|&address| admit(&cache, address, 100));
-    let found = || addresses.iter().filter(|&&address| is_found(&cache, address)).count();
+    let found = || count_found(&cache, addresses.iter().copied());
     assert_eq!(found(), 3_000);
     // Of each record there are 18 words.
     for bytes in [700 << 10, 1 << 20, 600 << 10] {
@@ -129,7 +139,7 @@ fn what_fits_stays_when_the_memory_is_divided_anew() {
     cache.divide(300 << 10, 136);
     let fit = found();
     assert!((1_600..2_200).contains(&fit), "{fit} of 300 KiB");
-    let newest = addresses[2_000..].iter().filter(|&&address| is_found(&cache, address)).count();
+    let newest = count_found(&cache, addresses[2_000..].iter().copied());
     assert!(newest > 800, "{newest} of the newest");
     cache.divide(1 << 20, 136);
     assert_eq!(found(), fit);
@@ -140,9 +150,7 @@ fn what_fits_stays_when_the_memory_is_divided_anew() {
 fn what_was_asked_for_stays_before_what_came_later_when_the_memory_is_divided_anew() {
     let cache = RecordCache::new(1 << 20, 1 << 20).unwrap();
     (1..=5_000).for_each(|number| admit(&cache, 8 * number, 100));
-    let found = |numbers: std::ops::RangeInclusive<u64>| {
-        numbers.filter(|&number| is_found(&cache, 8 * number)).count()
-    };
+    let found = |numbers| count_numbers(&cache, numbers);
     assert!(found(1..=1_000) > 990);
     cache.divide(300 << 10, 136);
     assert!(found(1..=1_000) > 980, "{} of those that were asked for", found(1..=1_000));
@@ -155,9 +163,7 @@ fn what_was_asked_for_stays_before_what_came_later_when_the_memory_is_divided_an
 fn what_is_superseded_stays_only_if_there_is_room_when_the_memory_is_divided_anew() {
     let cache = RecordCache::new(1 << 20, 1 << 20).unwrap();
     (1..=5_000).for_each(|number| admit(&cache, 8 * number, 100));
-    let found = |numbers: std::ops::RangeInclusive<u64>| {
-        numbers.filter(|&number| is_found(&cache, 8 * number)).count()
-    };
+    let found = |numbers| count_numbers(&cache, numbers);
     let divide = |bytes| {
         cache.begin_division(bytes, 136, u64::MAX);
         while cache.divide_some(&|address, _| address <= 8 * 1_500) {}
@@ -176,7 +182,7 @@ fn what_the_protected_ring_has_no_room_for_stays_in_the_probation() {
     let cache = RecordCache::new(4 << 20, 4 << 20).unwrap();
     cache.divide(1 << 20, 136);
     (1..=8_000).for_each(|number| admit(&cache, 8 * number, 100));
-    let found = || (1..=8_000).filter(|&number| is_found(&cache, 8 * number)).count();
+    let found = || count_numbers(&cache, 1..=8_000);
     let before = found();
     let taken = cache.begin_division(4 << 20, 136, 1 << 20);
     while cache.divide_some(&|_, _| true) {}
@@ -208,14 +214,14 @@ fn what_is_superseded_makes_room_for_what_is_not() {
         newest[row] = address;
         admit_if(&cache, address, 100, &|address, _| newest.contains(&address));
     }
-    let found = newest.iter().filter(|&&address| is_found(&cache, address)).count();
+    let found = count_found(&cache, newest.iter().copied());
     assert!(found > 4_400, "{found} of {ROWS} rows");
     // Where nothing is superseded, nobody goes on for others: what comes once leaves.
     let read: Vec<Address> = (1..=20_000).map(|number| (1 << 30) + 8 * number).collect();
     read.iter().for_each(|&address| admit(&cache, address, 100));
-    let found = newest.iter().filter(|&&address| is_found(&cache, address)).count();
+    let found = count_found(&cache, newest.iter().copied());
     assert!(found > 4_000, "{found} are left");
-    assert!(read[..19_000].iter().filter(|&&address| is_found(&cache, address)).count() < 1_000);
+    assert!(count_found(&cache, read[..19_000].iter().copied()) < 1_000);
 }
 
 /// Nobody had asked for it, and what was read went by in the probation.
@@ -227,11 +233,11 @@ fn what_was_taken_over_makes_room_for_what_is_read() {
     }
     let read: Vec<Address> = (1..=900).map(|number| (1 << 20) + 8 * number).collect();
     read.iter().for_each(|&address| admit(&cache, address, 100));
-    let found = read.iter().filter(|&&address| is_found(&cache, address)).count();
+    let found = count_found(&cache, read.iter().copied());
     assert!(found > 850, "{found} of {} are there", read.len());
     // But not for a scan without end.
     (0..20_000).for_each(|number| admit(&cache, (1 << 21) + 8 * number, 100));
-    let found = read.iter().filter(|&&address| is_found(&cache, address)).count();
+    let found = count_found(&cache, read.iter().copied());
     assert!(found > 700, "{found} of {} are left", read.len());
 }
 
@@ -254,7 +260,7 @@ fn what_came_unasked_takes_nobodys_place_and_makes_room_for_what_is_read() {
         }
         let read: Vec<Address> = (1..=600).map(|number| (1 << 21) + 8 * number).collect();
         read.iter().for_each(|&address| admit(&cache, address, 100));
-        let found = read.iter().filter(|&&address| is_found(&cache, address)).count();
+        let found = count_found(&cache, read.iter().copied());
         assert!(found > 550, "{found} of {} are there", read.len());
     }
 }
@@ -284,11 +290,11 @@ fn what_is_not_opened_is_not_used_until_it_is() {
     let cache = RecordCache::new(1 << 20, 1 << 20).unwrap();
     cache.divide(128 << 10, 136);
     (1..=600).for_each(|number| admit(&cache, 8 * number, 100));
-    let kept = (1..=600).filter(|&number| is_found(&cache, 8 * number)).count();
+    let kept = count_numbers(&cache, 1..=600);
     let taken = cache.begin_division(1 << 20, 136, 300 << 10);
     while cache.divide_some(&|_, _| true) {}
     assert!(taken <= 300 << 10 && cache.bytes() == taken, "{taken} and {}", cache.bytes());
-    assert_eq!((1..=600).filter(|&number| is_found(&cache, 8 * number)).count(), kept);
+    assert_eq!(count_numbers(&cache, 1..=600), kept);
     let mut state = 1;
     for bytes in [0, 400 << 10, 500 << 10, u64::MAX] {
         cache.open(bytes);

@@ -5,7 +5,6 @@
 
 use std::cmp::Reverse;
 
-use super::super::record::Address;
 use super::shard::{Entry, Part, Place};
 use super::{BUCKET_ENTRIES, Ends, IsNewest, PROBATION_PART, RECORD_PART, RecordCache, hash_of, words_of};
 use crate::sync::atomic::{Ordering, fence};
@@ -49,21 +48,13 @@ pub(super) struct Dividing {
     next: usize,
 }
 
-/// A record that may stay when its shard is divided anew, where it is.
+/// A record that may stay when its shard is divided anew, and where it is.
 struct Candidate {
     part: Part,
     position: u64,
     words: u64,
     is_referenced: bool,
     is_superseded: bool,
-}
-
-/// One that does, and the ring that it is to come to.
-struct Kept {
-    address: Address,
-    words: usize,
-    is_referenced: bool,
-    part: Part,
 }
 
 impl Dividing {
@@ -160,9 +151,9 @@ impl RecordCache {
         shard.open(division, opened_words);
         let place = self.place(number, 0, division);
         let mut rest = &words[..];
-        for kept in &kept {
-            let (record, others) = rest.split_at(kept.words);
-            place.put_back(kept, record, &mut ends);
+        for (part, it) in kept {
+            let (record, others) = rest.split_at(it.words as usize);
+            place.put_back(part, it.is_referenced, record, &mut ends);
             rest = others;
         }
         // What came unasked may be anywhere among what is kept.
@@ -172,14 +163,15 @@ impl RecordCache {
 }
 
 impl Place<'_> {
-    /// What fits into such a division, and the words of all of it; of each ring what is to leave it first comes first. The caller is the shard's writer.
+    /// What fits into such a division, with the ring that it is to come to, and the words of all of it; of each ring what is to leave it first comes first. The caller is the
+    /// shard's writer.
     fn kept(
         self,
         ends: &Ends,
         division: Division,
         opened_words: usize,
         is_newest: IsNewest<'_>,
-    ) -> (Vec<Kept>, Vec<u64>) {
+    ) -> (Vec<(Part, Candidate)>, Vec<u64>) {
         let mut candidates = Vec::new();
         for part in [Part::Protected, Part::Probation] {
             self.candidates_of(part, ends, is_newest, &mut candidates);
@@ -200,13 +192,11 @@ impl Place<'_> {
         kept.reverse();
         let words = kept.iter().map(|(_, it)| it.words).sum::<u64>();
         let mut copied = Vec::with_capacity(words as usize);
-        let kept = kept.into_iter().map(|(part, it)| {
+        for (_, it) in &kept {
             let record = &self.ring(it.part).from(it.position)[..it.words as usize];
             copied.extend(record.iter().map(|word| word.load(Ordering::Relaxed)));
-            let address = record[0].load(Ordering::Relaxed);
-            Kept { address, words: it.words as usize, is_referenced: it.is_referenced, part }
-        });
-        (kept.collect(), copied)
+        }
+        (kept, copied)
     }
 
     /// Adds a ring's records. The caller is the shard's writer.
@@ -238,16 +228,15 @@ impl Place<'_> {
     }
 
     /// Puts a record that stays into its ring, where there is room for it. The caller is the shard's writer.
-    fn put_back(self, kept: &Kept, record: &[u64], ends: &mut Ends) {
-        let ring = self.ring(kept.part);
-        let Some(position) = ring.take(&mut ends.rings[kept.part as usize], kept.words as u64) else {
-            return;
-        };
+    fn put_back(self, part: Part, is_referenced: bool, record: &[u64], ends: &mut Ends) {
+        let ring = self.ring(part);
+        let Some(position) = ring.take(&mut ends.rings[part as usize], record.len() as u64) else { return };
         for (to, &from) in ring.from(position).iter().zip(record) {
             to.store(from, Ordering::Relaxed);
         }
-        let hash = hash_of(kept.address);
-        let entry = Entry::new(hash, kept.part, position);
-        self.publish(hash, if kept.is_referenced { entry.referenced() } else { entry });
+        // Its address comes before it.
+        let hash = hash_of(record[0]);
+        let entry = Entry::new(hash, part, position);
+        self.publish(hash, if is_referenced { entry.referenced() } else { entry });
     }
 }
