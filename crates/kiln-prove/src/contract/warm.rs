@@ -1,4 +1,4 @@
-//! Warm records: what has room in memory as a whole stays there, whatever part of it is overwritten, and nobody notices but by speed.
+//! Warm records: what has room in memory as a whole stays there, whatever part of it is overwritten, and what is read all the time in any case; and nobody notices but by speed.
 
 use std::sync::Arc;
 
@@ -121,6 +121,69 @@ fn what_has_no_room_in_memory_is_left_alone() {
         assert!(statistics.log_head > RING_BYTES && statistics.cold_reads > 100, "{statistics:?}");
         assert_eq!(statistics.records_rewritten, rewritten, "{statistics:?}");
     }
+}
+
+/// Rows that were written once, side by side, left memory together however often they were read, and each then had to be read from disk: TPC-C's items, ten of which each order asks for.
+#[test]
+fn what_is_read_all_the_time_stays_in_memory_where_not_all_has_room() {
+    const ASKED: u32 = KEYS / 16;
+    for is_table in [false, true] {
+        let options = options().space_amplification(50.0).settle_log_bytes(0);
+        let db = options.open_on(Arc::new(SimulatedDevice::new(seed()))).unwrap();
+        let (map, table) = (db.map("map").unwrap(), db.table("table").unwrap());
+        let key = |key: u32| key.to_be_bytes();
+        let put = |number: u32| match is_table {
+            true => db.put(&table, key(number), key(number)).unwrap().forget(),
+            false => db.put(&map, key(number), key(number)).unwrap().forget(),
+        };
+        let get = |number: u32| match is_table {
+            true => db.transact(|tx| tx.get(&table, key(number))).unwrap().forget(),
+            false => db.get(&map, key(number)).unwrap(),
+        };
+        (0..ASKED).for_each(put);
+        let mut random = Random::new(seed());
+        for number in ASKED..20 * KEYS {
+            put(number);
+            let asked = random.below(ASKED as usize) as u32;
+            assert_eq!(get(asked).as_deref(), Some(&key(asked)[..]));
+            if number % 100 == 0 {
+                db.persist().unwrap();
+            }
+        }
+        let statistics = db.statistics();
+        assert!(statistics.log_head > 4 * RING_BYTES, "{statistics:?}");
+        assert!(statistics.cold_reads < 10, "{statistics:?}");
+        assert!(statistics.records_rewritten > u64::from(ASKED), "{statistics:?}");
+        let report = db.check().unwrap();
+        assert!(report.problems.is_empty(), "{report}");
+    }
+}
+
+/// Else a log in which each row is read once would be written twice, for nothing.
+#[test]
+fn no_more_than_a_part_of_the_log_is_written_anew_for_what_is_read() {
+    let db = options().space_amplification(50.0).open_on(Arc::new(SimulatedDevice::new(seed()))).unwrap();
+    let map = db.map("map").unwrap();
+    let put_and_read = |numbers: std::ops::Range<u32>| {
+        for number in numbers {
+            db.put(&map, number.to_be_bytes(), number.to_le_bytes()).unwrap().forget();
+            // In memory, and durable.
+            if let Some(earlier) = number.checked_sub(KEYS / 12) {
+                assert!(db.get(&map, earlier.to_be_bytes()).unwrap().is_some());
+            }
+            if number % 50 == 0 {
+                db.persist().unwrap();
+            }
+        }
+        db.statistics()
+    };
+    // As long as all has room all is written anew.
+    let before = put_and_read(0..4 * KEYS);
+    let statistics = put_and_read(4 * KEYS..20 * KEYS);
+    let appended = statistics.log_tail - before.log_tail;
+    let rewritten = statistics.bytes_rewritten - before.bytes_rewritten;
+    let most = appended / 4 + RING_BYTES / 8;
+    assert!(rewritten > most / 2 && rewritten <= most, "{rewritten} of {appended}: {statistics:?}");
 }
 
 /// What is written anew has a newer version than the snapshot, which must find the old one, on disk by then.

@@ -172,7 +172,7 @@ impl Engine {
         let (mut found, mut key, mut value) = (Vec::new(), Vec::new(), Vec::new());
         let mut records = 0;
         while at < end {
-            at = self.find_newest((in_memory(at), end), &mut found, &mut key, |_| true);
+            at = self.find_newest((in_memory(at), end), &mut found, &mut key, |_, _| true);
             for &(address, _) in &found {
                 if let Some(record) = self.copy_of(address, &mut key, &mut value) {
                     take(address, &record);

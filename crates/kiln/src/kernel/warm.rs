@@ -1,4 +1,4 @@
-//! Warm records: those that would leave memory though all that is live has room there.
+//! Warm records: those that would leave memory though all that is live has room there, or somebody has just read them.
 //!
 //! ```text
 //!   head          cursor           goal              hardened        tail
@@ -13,9 +13,13 @@
 //! that is in memory that it has a successor, which costs them nothing: so most of what is dead is passed over without a look at the index. A segment
 //! of which the hardener knows that nothing in it is live is not looked at.
 //!
-//! **When.** As long as the live bytes are at most three quarters of what the ring keeps. At that bound, and if only keys are updated that
-//! would have stayed anyway, a byte of the application's makes four of the log. Where there is more, records leave as they are, and the
-//! read cache is for them. A database that is never to be compacted is left alone.
+//! **When.** All of them as long as the live bytes are at most three quarters of what the ring keeps. At that bound, and if only keys are updated that
+//! would have stayed anyway, a byte of the application's makes four of the log. A database that is never to be compacted is left alone, and so is one in
+//! which the caches have the larger share of memory: these are for what leaves then.
+//!
+//! **A second chance.** Where there is more, those are written anew that somebody has read since they have hardened, which he notes in the record (the clock algorithm, with the ring for its circle). What was
+//! written once, side by side, and is read all the time would leave together, else, and come back one by one, each by a read from disk. Where rows are read all over the place that is much of what is live, and
+//! little would be won: so what is written anew for it is a [part](CREDIT_PART) of what is looked at, at the most.
 //!
 //! **Eviction follows.** What has not been looked at is evicted only if somebody wants space and there is no other. A part of the ring,
 //! and of the bytes that may be un-hardened, is not given to commits meanwhile: whoever finds no space does a round and evicts, and
@@ -45,6 +49,9 @@ const ROUND_BYTES: u64 = 4 << 20;
 const PIECE_BYTES: u64 = 64 << 10;
 /// So many cache misses overlap.
 const BATCH: usize = 32;
+/// Of what is looked at such a part may be written anew because somebody has read it. What is not used up stays, up to such a part of the ring.
+const CREDIT_PART: u64 = 4;
+const CREDIT_RING_PART: u64 = 8;
 const BLOCK_BYTES: u64 = device::BLOCK_BYTES as u64;
 /// The cursor where nothing is kept warm.
 const NOTHING: Address = Address::MAX;
@@ -54,6 +61,8 @@ pub(crate) struct Warm {
     /// Where the next round begins: a record, padding or an extent. Written by who has the walk.
     cursor: AtomicU64,
     is_in_haste: AtomicBool,
+    /// All that is live is kept warm; else what is referenced, or nothing.
+    keeps_all: AtomicBool,
     walk: Mutex<Walk>,
 }
 
@@ -62,6 +71,8 @@ pub(crate) struct Warm {
 struct Walk {
     /// Where the durable log must have come before it is worth asking again whether all has room.
     next_look: Address,
+    /// So many bytes may be written anew because somebody has read them.
+    credit: u64,
     found: Vec<(Address, u64)>,
     key: Vec<u8>,
     value: Vec<u8>,
@@ -81,6 +92,7 @@ impl Warm {
         Warm {
             cursor: AtomicU64::new(NOTHING),
             is_in_haste: AtomicBool::new(false),
+            keeps_all: AtomicBool::new(false),
             walk: Mutex::new(Walk::default()),
         }
     }
@@ -168,6 +180,8 @@ impl Engine {
     /// Looks at a round's worth of what is to be looked at.
     fn keep_warm_before(&self, walk: &mut Walk, wanted: u64) -> Result<Step> {
         self.decide_on_warmth(walk);
+        let keeps_all = self.warm.keeps_all.load(Ordering::SeqCst);
+        let credit_max = self.log.ring_bytes() / CREDIT_RING_PART;
         let mut looked_at = 0;
         loop {
             if self.warm.cursor() < self.log.head() {
@@ -184,13 +198,24 @@ impl Engine {
                 self.warm.cursor.store(end, Ordering::SeqCst);
                 continue;
             }
-            let Walk { found, key, value, .. } = &mut *walk;
-            let next = self.find_newest((cursor, goal), found, key, |view| view.shape().kind.is_put());
+            let Walk { found, key, value, credit, .. } = &mut *walk;
+            let is_kept = |at, view: &RecordView<'_>| {
+                view.shape().kind.is_put() && (keeps_all || self.notes.are_in(at) && view.is_referenced())
+            };
+            let next = self.find_newest((cursor, goal), found, key, is_kept);
+            *credit = (*credit + (next - cursor) / CREDIT_PART).min(credit_max);
             for &(address, hash) in &*found {
-                if !self.write_warm_anew(address, hash, key, value)? {
+                // What has been evicted meanwhile is cold.
+                let Some(record) = self.copy_of(address, key, value) else { continue };
+                let bytes = record.shape.bytes();
+                if !keeps_all && bytes > *credit {
+                    continue;
+                }
+                if !self.write_anew(address, hash, &record, Purpose::Warmth)? {
                     self.warm.cursor.store(address, Ordering::SeqCst);
                     return Ok(Step::Obstructed);
                 }
+                *credit = credit.saturating_sub(bytes);
             }
             self.warm.cursor.store(next, Ordering::SeqCst);
             looked_at += next - cursor;
@@ -207,14 +232,14 @@ impl Engine {
 
     /// Begins, or ends, to keep records warm, if it is time to ask.
     fn decide_on_warmth(&self, walk: &mut Walk) {
-        let (ring, segment) = (self.log.ring_bytes(), self.log.segment_bytes());
-        let is_possible = self.log.share() == ring && !self.segments.disk_is_full();
+        let is_possible = self.log.share() == self.log.ring_bytes() && !self.segments.disk_is_full();
         let is_kept = self.warm.cursor() != NOTHING;
         if self.log.hardened() < walk.next_look && (is_possible || !is_kept) {
             return;
         }
-        walk.next_look = self.log.hardened() + segment / 4;
-        let keep = is_possible && self.would_stay_warm();
+        walk.next_look = self.log.hardened() + self.log.segment_bytes() / 4;
+        self.warm.keeps_all.store(is_possible && self.would_stay_warm(), Ordering::SeqCst);
+        let keep = is_possible && self.can_keep_warm();
         if keep != is_kept {
             let cursor = if keep { self.first_boundary() } else { NOTHING };
             self.log.set_kept_warm(keep);
@@ -223,15 +248,17 @@ impl Engine {
         }
     }
 
+    /// Whether anything is kept warm where the log's memory is the whole ring.
+    fn can_keep_warm(&self) -> bool {
+        self.log.ring_bytes() >= SEGMENTS_MIN * self.log.segment_bytes() && self.compaction.is_wanted()
+    }
+
     /// Whether all that is live, and has not settled, stays in the log's memory if that is the whole ring.
     pub(super) fn would_stay_warm(&self) -> bool {
-        let (ring, segment) = (self.log.ring_bytes(), self.log.segment_bytes());
-        let kept = ring - self.free_bytes(0) - self.log.warmth_bytes_max();
-        let is_kept = self.warm.cursor() != NOTHING;
+        let kept = self.log.ring_bytes() - self.free_bytes(0) - self.log.warmth_bytes_max();
+        let is_kept = self.warm.keeps_all.load(Ordering::SeqCst);
         let eighths = if is_kept { LIVE_EIGHTHS_TO_STAY } else { LIVE_EIGHTHS_TO_BEGIN };
-        ring >= SEGMENTS_MIN * segment
-            && self.compaction.is_wanted()
-            && self.liveness.lock().live_bytes() <= kept / 8 * eighths
+        self.can_keep_warm() && self.liveness.lock().live_bytes() <= kept / 8 * eighths
     }
 
     /// The first place in memory that is known to be between two records.
@@ -265,7 +292,7 @@ impl Engine {
         (from, goal): (Address, Address),
         found: &mut Vec<(Address, u64)>,
         key: &mut Vec<u8>,
-        wanted: impl Fn(&RecordView<'_>) -> bool,
+        wanted: impl Fn(Address, &RecordView<'_>) -> bool,
     ) -> Address {
         found.clear();
         let mut at = from;
@@ -275,7 +302,7 @@ impl Engine {
                 at += match self.log.item_at(at) {
                     Some(Item::Record(view)) => {
                         let is_dead = at >= self.opened_end && view.has_successor();
-                        if wanted(&view) && !is_dead {
+                        if wanted(at, &view) && !is_dead {
                             view.key_into(key);
                             let hash = self.hash(view.shape().object, key);
                             self.index.prefetch(hash);
@@ -306,18 +333,5 @@ impl Engine {
         view.value_into(key.len(), value);
         let (shape, version, previous) = (view.shape(), view.version(), view.previous());
         Some(DiskRecord { shape, version, previous, key, value, expires_at: view.expires_at() })
-    }
-
-    /// Writes one of them anew. False if that cannot be done now.
-    fn write_warm_anew(
-        &self,
-        address: Address,
-        hash: u64,
-        key: &mut Vec<u8>,
-        value: &mut Vec<u8>,
-    ) -> Result<bool> {
-        // What has been evicted meanwhile is cold.
-        let Some(record) = self.copy_of(address, key, value) else { return Ok(true) };
-        self.write_anew(address, hash, &record, Purpose::Warmth)
     }
 }

@@ -540,6 +540,15 @@ impl Log {
         self.memory(address, 8)[0].store(SEAL_WORD, Ordering::Release);
     }
 
+    /// For who has read the record at `address`, which is in memory: [notes that in it](RecordView::note_reference) if it has hardened:
+    /// what was just written is often looked at once more, and then no longer.
+    #[inline(always)]
+    pub(crate) fn note_read(&self, address: Address, view: &RecordView<'_>) {
+        if address < self.hardened.load(Ordering::Relaxed) {
+            view.note_reference();
+        }
+    }
+
     /// How long the value of the record at `address` is, which is in memory, in words. The caller is pinned.
     #[inline(always)]
     pub(crate) fn value_words_at(&self, address: Address) -> usize {

@@ -112,6 +112,7 @@ impl Engine {
             if !view.is(object, key) {
                 return None;
             }
+            self.log.note_read(address, &view);
             Some(Some((address, copy_put(&view, key, out))))
         });
         // The bucket's sequence covers the record too: unchanged means that nothing was torn.

@@ -212,6 +212,7 @@ impl Engine {
         let (settled, version) = if address != NO_ADDRESS {
             let view = self.log.put_of(address, object, key)?;
             view.value_into(key.len(), out);
+            self.log.note_read(address, &view);
             (Some(NEVER), view.version())
         } else if stamp.has_overflow() {
             return None;
@@ -462,6 +463,7 @@ impl Engine {
                 return Walk::OtherKey;
             }
             if view.version() <= version_max || planted(Bug::SnapshotReadsNewest) {
+                self.log.note_read(address, &view);
                 return Walk::Found(copy_put(&view, key, out));
             }
             address = view.previous();

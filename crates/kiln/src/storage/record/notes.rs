@@ -36,15 +36,32 @@ pub(crate) fn note_successor(words: &[AtomicU64]) -> bool {
 /// Beside it: there may be a copy of the row in an image of its key's leaf.
 const IMAGED: u64 = 1 << 62;
 
+/// Beside them: somebody has read it since it has hardened (the reference bit of the clock algorithm).
+const REFERENCED: u64 = 1 << 61;
+
 impl RecordView<'_> {
     /// Whether a [successor](note_successor) was noted; means nothing in a record that was read from disk.
     pub(crate) fn has_successor(&self) -> bool {
         self.words[1].load(Ordering::Relaxed) & SUCCEEDED != 0
     }
 
+    /// Notes that somebody has read it, unless that is noted.
+    #[inline]
+    pub(crate) fn note_reference(&self) {
+        if !self.is_referenced() {
+            self.words[1].fetch_or(REFERENCED, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether that was noted; means nothing in a record that was read from disk.
+    #[inline]
+    pub(crate) fn is_referenced(&self) -> bool {
+        self.words[1].load(Ordering::Relaxed) & REFERENCED != 0
+    }
+
     /// Makes the notes of a record in memory that was read from disk, where a part of its checksum was. The caller holds the key's bucket.
     pub(crate) fn set_notes(&self, has_successor: bool) {
-        let bare = self.words[1].load(Ordering::Relaxed) & !(SUCCEEDED | IMAGED);
+        let bare = self.words[1].load(Ordering::Relaxed) & !(SUCCEEDED | IMAGED | REFERENCED);
         self.words[1].store(bare | if has_successor { SUCCEEDED } else { 0 }, Ordering::Relaxed);
     }
 
