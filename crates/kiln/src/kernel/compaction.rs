@@ -15,7 +15,8 @@
 //! **When.** The log may be [`space_amplification`](crate::Options::space_amplification) times as long as its live bytes
 //! (an estimate of `liveness`, which counts records with what they lose at a segment's end). Beyond it, the oldest segments are
 //! compacted whatever part of them is live. Segments of which at most a quarter is live are compacted in any case. Nothing
-//! is done that cannot help: a log that is all live is never beyond the bound, what lies in memory may still die there for
+//! is done that [settling](super::settle) does anyway: where it goes on, or is due, which makes the log shorter, too, that may be longer by a [part](SETTLING_PART), so that rows are not written anew just before. And
+//! nothing that cannot help: a log that is all live is never beyond the bound, what lies in memory may still die there for
 //! nothing, short logs are left alone, and while a snapshot holds the oldest segment nothing behind it is copied. What somebody has
 //! [asked for](Engine::compact_log) is done whatever it is worth, and in memory, too.
 //!
@@ -57,6 +58,8 @@ use crate::sync::thread;
 const FEW_PART: u64 = 4;
 /// A log of fewer segments is left alone.
 const SEGMENTS_MIN: u64 = 4;
+/// A log whose rows are to settle may be longer by such a part.
+const SETTLING_PART: u64 = 8;
 const ROUND_BYTES_MIN: u64 = 256 << 10;
 const ROUND_BYTES_MAX: u64 = 4 << 20;
 /// A round looks at such a part of what is too much.
@@ -206,8 +209,7 @@ impl Engine {
             && self.hardening.has_background()
             && !self.segments.disk_is_full()
         {
-            let live_bytes = self.liveness.lock().live_bytes();
-            let allowed = self.compaction.log_bytes_max(live_bytes, segment_bytes);
+            let allowed = self.log_bytes_allowed(begin);
             if is_far_beyond(end - begin, allowed, segment_bytes) {
                 self.compaction.is_pressing.store(true, Ordering::Relaxed);
             }
@@ -256,8 +258,8 @@ impl Engine {
 
     fn compact_cold(&self, progress: &mut Progress) -> Result<Rest> {
         let segment_bytes = self.log.segment_bytes();
-        let (live_bytes, asked) = (self.liveness.lock().live_bytes(), self.compaction.asked());
-        let allowed = self.compaction.log_bytes_max(live_bytes, segment_bytes);
+        let asked = self.compaction.asked();
+        let allowed = self.log_bytes_allowed(progress.cursor.position);
         let excess = |position: Address| (self.log.hardened() - position).saturating_sub(allowed);
         let round_bytes =
             (excess(progress.cursor.position) / ROUND_PART).clamp(ROUND_BYTES_MIN, ROUND_BYTES_MAX);
@@ -311,6 +313,13 @@ impl Engine {
             position if position > self.log.begin() => Rest::Held,
             _ => Rest::Nothing,
         })
+    }
+
+    /// How long the log may be if it begins there.
+    fn log_bytes_allowed(&self, begin: Address) -> u64 {
+        let live_bytes = self.liveness.lock().live_bytes();
+        let allowed = self.compaction.log_bytes_max(live_bytes, self.log.segment_bytes());
+        if self.settles_soon(begin) { allowed + allowed / SETTLING_PART } else { allowed }
     }
 
     /// Up to where segments are worth being compacted whatever part of them is live, or somebody has asked for it.

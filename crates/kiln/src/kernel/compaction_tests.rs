@@ -7,6 +7,7 @@ use crate::kernel::handle::HasHandle;
 use crate::kernel::session::SESSIONS_OBJECT;
 use crate::storage::log::Purpose;
 use crate::storage::record::Address;
+use crate::sync::atomic::Ordering;
 use crate::{ErrorKind, Isolation, Kiln, Map, Options};
 
 /// A database whose map has a key.
@@ -133,4 +134,37 @@ fn c7_a_session_whose_record_moved_is_lost_only_with_a_commit_of_its_own() {
     for id in ["used", "forgotten", "new"] {
         assert_eq!(db.session(id).unwrap_err().kind(), ErrorKind::Lost, "{id}");
     }
+}
+
+/// They were written anew while they settled, which then had been in vain, and took the place of others in memory.
+#[test]
+fn rows_that_are_settling_are_not_written_anew_unless_the_log_is_far_too_long() {
+    const ROW_BYTES: usize = 4_000;
+    let options = Options::new().background(false).segment_bytes(64 << 10).memory(0);
+    let db = options.open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+    let (engine, table) = (db.engine(), db.table("table").unwrap());
+    let put = |row: u8| db.put(&table, [row], [row; ROW_BYTES]).unwrap().forget();
+    let put_until_too_long = |eighths: u64| {
+        let mut rows = (60..100).cycle();
+        while engine.log.hardened() < engine.liveness.lock().live_bytes() / 8 * eighths {
+            rows.next().into_iter().for_each(put);
+            db.persist().unwrap();
+        }
+    };
+    (0..100).for_each(put);
+    db.persist().unwrap();
+    // It needs what it sees of the oldest segment, so that nothing is compacted meanwhile.
+    let snapshot = db.snapshot().unwrap();
+    put(0);
+    put_until_too_long(17);
+    drop(snapshot);
+    let rewritten = || {
+        engine.compact_round().unwrap();
+        engine.compaction.records.load(Ordering::Relaxed)
+    };
+    let moving = engine.settled.pace.begin_moving();
+    assert_eq!(rewritten(), 0, "these are settling");
+    put_until_too_long(19);
+    assert!(rewritten() > 0, "the log is too long even so");
+    drop(moving);
 }

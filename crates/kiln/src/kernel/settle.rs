@@ -73,6 +73,12 @@ pub(crate) struct Settling {
 impl Engine {
     /// True if so much of the log is cold that settling is worth it.
     pub(crate) fn is_settling_due(&self) -> bool {
+        let is_due = self.find_settling_due();
+        self.settled.is_due.store(is_due, Ordering::SeqCst);
+        is_due
+    }
+
+    fn find_settling_due(&self) -> bool {
         let settled = &self.settled;
         if settled.bounds.due_bytes == 0 {
             return false;
@@ -98,6 +104,14 @@ impl Engine {
         }
         self.begin_settling();
         is_paid_for || unsettled_bytes >= self.settling_due_bytes()
+    }
+
+    /// Whether the rows of the log from there on are settling, or about to.
+    pub(super) fn settles_soon(&self, from: Address) -> bool {
+        let settled = &self.settled;
+        // What has settled is counted as live until its entries are removed.
+        let has_settled = from < settled.removed_to.load(Ordering::SeqCst);
+        !has_settled && (self.is_settling() || settled.is_due.load(Ordering::SeqCst))
     }
 
     /// True if ranges have read so many rows of the log one by one that settling them would have cost no more.

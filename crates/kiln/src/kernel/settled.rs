@@ -91,6 +91,8 @@ pub(crate) struct Settled {
     pub(super) forgotten_to: AtomicU64,
     /// No record of a table before this address is in the indexes.
     pub(crate) removed_to: AtomicU64,
+    /// Settling was due when somebody looked last.
+    pub(super) is_due: AtomicBool,
     /// Of what was deleted before this address the tree has nothing, though the rest before it has not settled: the disk was full.
     pub(super) deleted_to: AtomicU64,
     /// Nothing settles by itself before every snapshot may see this version: the last time one was in the way.
@@ -148,6 +150,7 @@ impl Settled {
             is_begun: AtomicBool::new(tree.has_settled()),
             forgotten_to: AtomicU64::new(forgotten_to),
             removed_to: AtomicU64::new(tree.settled_to()),
+            is_due: AtomicBool::new(false),
             deleted_to: AtomicU64::new(0),
             tree,
             bounds,
