@@ -124,7 +124,8 @@ impl Options {
     ///
     /// As long as all live data has room there (it takes about two fifths of the log's part, or less) none of it leaves memory: what is about
     /// to is written anew at the log's end, so that no update meets it on disk. That costs up to three bytes of log for each of the
-    /// application's, and mostly much less. [`space_amplification`](Self::space_amplification) of infinity turns it off.
+    /// application's, and mostly much less. Where it has not, that is done with what was read while it was there, so that what is read all the time
+    /// stays, up to a third of a byte of log for each. [`space_amplification`](Self::space_amplification) of infinity turns both off.
     ///
     /// The indexes come on top: about 20 bytes for each key, and for each key of a table that has not [settled](Self::settle_log_bytes) about 40 more, another 12 where
     /// ranges of snapshots go, and what the key has beyond 16 bytes, which goes back to the system a second after settling; a hundredth of the memory for the table of pages; and while rows settle
@@ -174,7 +175,8 @@ impl Options {
     /// written anew at its end, and they are dropped. A smaller bound saves disk and shortens opening, and makes the database
     /// write more: up to a/(a-1) bytes of log for each byte of the application's, which is 2 at the default and 11 at 1.1, where
     /// most data is never overwritten, and less where all of it is. Where that does not suffice, commits are slowed down once
-    /// the log is a quarter and two segments beyond the bound.
+    /// the log is a quarter and two segments beyond the bound. While rows of tables [settle](Self::settle_log_bytes), which makes the log shorter, too, it may be an eighth longer. What is
+    /// written anew because it is [read all the time](Self::memory) comes on top of what the database writes.
     ///
     /// The part of the log that is in memory does not count, so that it may be as long as its part of the
     /// [`memory`](Self::memory), or four segments, whatever the bound; and nothing is dropped that an open snapshot

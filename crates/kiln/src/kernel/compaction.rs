@@ -15,7 +15,7 @@
 //! **When.** The log may be [`space_amplification`](crate::Options::space_amplification) times as long as its live bytes
 //! (an estimate of `liveness`, which counts records with what they lose at a segment's end). Beyond it, the oldest segments are
 //! compacted whatever part of them is live. Segments of which at most a quarter is live are compacted in any case. Nothing
-//! is done that [settling](super::settle) does anyway: where it goes on, or is due, which makes the log shorter, too, that may be longer by a [part](SETTLING_PART), so that rows are not written anew just before. And
+//! is done that [settling](super::settle) does anyway: that makes the log shorter, too, so where it goes on, or is due, the log may be longer by a [part](SETTLING_PART), and rows are not written anew just before. And
 //! nothing that cannot help: a log that is all live is never beyond the bound, what lies in memory may still die there for
 //! nothing, short logs are left alone, and while a snapshot holds the oldest segment nothing behind it is copied. What somebody has
 //! [asked for](Engine::compact_log) is done whatever it is worth, and in memory, too.
@@ -139,6 +139,11 @@ impl Compaction {
     /// Whether records are ever written anew for the sake of space.
     pub(super) fn is_wanted(&self) -> bool {
         self.space_amplification.is_finite()
+    }
+
+    /// Such a part of the log may be dead.
+    pub(super) fn dead_part(&self) -> f64 {
+        1.0 - 1.0 / self.space_amplification
     }
 
     /// There is nothing to do now, and nobody is slowed down any more.
@@ -319,7 +324,7 @@ impl Engine {
     fn log_bytes_allowed(&self, begin: Address) -> u64 {
         let live_bytes = self.liveness.lock().live_bytes();
         let allowed = self.compaction.log_bytes_max(live_bytes, self.log.segment_bytes());
-        if self.settles_soon(begin) { allowed + allowed / SETTLING_PART } else { allowed }
+        if self.settles_soon(begin) { allowed.saturating_add(allowed / SETTLING_PART) } else { allowed }
     }
 
     /// Up to where segments are worth being compacted whatever part of them is live, or somebody has asked for it.

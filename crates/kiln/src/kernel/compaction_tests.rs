@@ -168,3 +168,15 @@ fn rows_that_are_settling_are_not_written_anew_unless_the_log_is_far_too_long() 
     assert!(rewritten() > 0, "the log is too long even so");
     drop(moving);
 }
+
+/// An eighth of a bound that nobody has set is more than there are numbers.
+#[test]
+fn a_log_without_a_bound_settles() {
+    let options = Options::new().background(false).segment_bytes(64 << 10).memory(0);
+    let options = options.space_amplification(f64::INFINITY);
+    let db = options.open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+    db.put(&db.table("table").unwrap(), "row", "value").unwrap().forget();
+    db.persist().unwrap();
+    let _moving = db.engine().settled.pace.begin_moving();
+    db.engine().compact_round().unwrap();
+}

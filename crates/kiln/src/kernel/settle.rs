@@ -109,7 +109,7 @@ impl Engine {
     /// Whether the rows of the log from there on are settling, or about to.
     pub(super) fn settles_soon(&self, from: Address) -> bool {
         let settled = &self.settled;
-        // What has settled is counted as live until its entries are removed.
+        // Counted as live until its entries are removed, and dropped then.
         let has_settled = from < settled.removed_to.load(Ordering::SeqCst);
         !has_settled && (self.is_settling() || settled.is_due.load(Ordering::SeqCst))
     }

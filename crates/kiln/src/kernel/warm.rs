@@ -19,7 +19,8 @@
 //!
 //! **A second chance.** Where there is more, those are written anew that somebody has read since they have hardened, which he notes in the record (the clock algorithm, with the ring for its circle). What was
 //! written once, side by side, and is read all the time would leave together, else, and come back one by one, each by a read from disk. Where rows are read all over the place that is much of what is live, and
-//! little would be won: so what is written anew for it is a [part](CREDIT_PART) of what is looked at, at the most.
+//! little would be won: so what is written anew for it is a [part](CREDIT_PART_MAX) of what is looked at, at the most; less where [`space_amplification`](crate::Options::space_amplification) is small, as what is superseded by that must not make the log
+//! longer than it may be. Ranges of snapshots do not count as reading, so that a walk over all there is does not keep it in memory.
 //!
 //! **Eviction follows.** What has not been looked at is evicted only if somebody wants space and there is no other. A part of the ring,
 //! and of the bytes that may be un-hardened, is not given to commits meanwhile: whoever finds no space does a round and evicts, and
@@ -49,8 +50,12 @@ const ROUND_BYTES: u64 = 4 << 20;
 const PIECE_BYTES: u64 = 64 << 10;
 /// So many cache misses overlap.
 const BATCH: usize = 32;
-/// Of what is looked at such a part may be written anew because somebody has read it. What is not used up stays, up to such a part of the ring.
-const CREDIT_PART: u64 = 4;
+/// Less than that, or such a part of the ring, is not looked at by itself: each hardening takes some blocks, and without anybody's commits the walk would go on for what it has itself written.
+const AHEAD_BYTES_MIN: u64 = 64 << 10;
+const AHEAD_RING_PART: u64 = 32;
+/// Of what is looked at such a part may be written anew because somebody has read it, at the most.
+const CREDIT_PART_MAX: f64 = 0.25;
+/// What is not used up of that stays, up to such a part of the ring.
 const CREDIT_RING_PART: u64 = 8;
 const BLOCK_BYTES: u64 = device::BLOCK_BYTES as u64;
 /// The cursor where nothing is kept warm.
@@ -181,14 +186,18 @@ impl Engine {
     fn keep_warm_before(&self, walk: &mut Walk, wanted: u64) -> Result<Step> {
         self.decide_on_warmth(walk);
         let keeps_all = self.warm.keeps_all.load(Ordering::SeqCst);
-        let credit_max = self.log.ring_bytes() / CREDIT_RING_PART;
+        let ring_bytes = self.log.ring_bytes();
+        let ahead_min = AHEAD_BYTES_MIN.min(ring_bytes / AHEAD_RING_PART);
+        let credit_part = CREDIT_PART_MAX.min(self.compaction.dead_part() / 2.0);
+        let credit_for = |bytes: u64| (bytes as f64 * credit_part) as u64;
+        let credit_max = ring_bytes / CREDIT_RING_PART;
         let mut looked_at = 0;
         loop {
             if self.warm.cursor() < self.log.head() {
                 self.warm.cursor.store(self.first_boundary(), Ordering::SeqCst);
             }
             let (cursor, goal) = (self.warm.cursor(), self.warm_goal(wanted));
-            if cursor >= goal {
+            if cursor >= goal || wanted == 0 && goal - cursor < ahead_min {
                 return Ok(Step::Done);
             }
             if looked_at >= ROUND_BYTES {
@@ -200,10 +209,9 @@ impl Engine {
             }
             let Walk { found, key, value, credit, .. } = &mut *walk;
             let is_kept = |at, view: &RecordView<'_>| {
-                view.shape().kind.is_put() && (keeps_all || self.notes.are_in(at) && view.is_referenced())
+                view.shape().kind.is_put() && (keeps_all || at >= self.opened_end && view.is_referenced())
             };
             let next = self.find_newest((cursor, goal), found, key, is_kept);
-            *credit = (*credit + (next - cursor) / CREDIT_PART).min(credit_max);
             for &(address, hash) in &*found {
                 // What has been evicted meanwhile is cold.
                 let Some(record) = self.copy_of(address, key, value) else { continue };
@@ -213,11 +221,13 @@ impl Engine {
                 }
                 if !self.write_anew(address, hash, &record, Purpose::Warmth)? {
                     self.warm.cursor.store(address, Ordering::SeqCst);
+                    *credit = (*credit + credit_for(address - cursor)).min(credit_max);
                     return Ok(Step::Obstructed);
                 }
                 *credit = credit.saturating_sub(bytes);
             }
             self.warm.cursor.store(next, Ordering::SeqCst);
+            *credit = (*credit + credit_for(next - cursor)).min(credit_max);
             looked_at += next - cursor;
         }
     }
@@ -335,3 +345,7 @@ impl Engine {
         Some(DiskRecord { shape, version, previous, key, value, expires_at: view.expires_at() })
     }
 }
+
+#[cfg(test)]
+#[path = "warm_tests.rs"]
+mod tests;

@@ -1,0 +1,77 @@
+//! What is written anew so that it stays in memory, and that it comes to an end.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::device::SimulatedDevice;
+use crate::kernel::handle::HasHandle;
+use crate::{Kiln, Map, Options};
+
+const ROWS: u32 = 40_000;
+
+/// Rows in a database whose log keeps the last 12,000 of them, about, in memory.
+fn open(space_amplification: f64) -> (Kiln, Map) {
+    let options = Options::new().background(false).segment_bytes(64 << 10).memory(4 << 20);
+    let options = options.space_amplification(space_amplification);
+    let db = options.open_on(Arc::new(SimulatedDevice::new(1))).unwrap();
+    let map = db.map("map").unwrap();
+    put(&db, &map, 0..ROWS);
+    (db, map)
+}
+
+fn put(db: &Kiln, map: &Map, rows: std::ops::Range<u32>) {
+    for row in rows {
+        db.put(map, row.to_be_bytes(), [row as u8; 100]).unwrap().forget();
+        if row % 100 == 0 {
+            db.persist().unwrap();
+        }
+    }
+}
+
+/// Each hardening takes a block at the least, so without anybody's commits the walk would go on for what it has itself written, and memory come to be full of padding.
+#[test]
+fn a_few_blocks_of_log_are_not_worth_a_walk() {
+    let (db, map) = open(2.0);
+    let engine = db.engine();
+    let is_in_memory = |row: u32| {
+        let hash = engine.hash(map.handle().id, &row.to_be_bytes());
+        engine.index.addresses_of(hash).all(|address| address >= engine.log.head())
+    };
+    let rewritten = |rows: std::ops::Range<u32>| {
+        let before = engine.compaction.records.load(Ordering::Relaxed);
+        put(&db, &map, rows);
+        db.persist().unwrap();
+        engine.keep_warm();
+        engine.compaction.records.load(Ordering::Relaxed) - before
+    };
+    for row in (0..ROWS).filter(|&row| is_in_memory(row)) {
+        assert!(db.get(&map, row.to_be_bytes()).unwrap().is_some());
+    }
+    assert!(rewritten(ROWS..ROWS + 1_000) > 0, "they were all read");
+    // What was written anew has to harden, and the walk to come to the end of that.
+    (0..10).for_each(|_| _ = rewritten(0..0));
+    assert_eq!(rewritten(ROWS + 1_000..ROWS + 1_200), 0);
+    assert!(rewritten(ROWS + 1_200..ROWS + 2_200) > 0);
+}
+
+/// What is superseded by that must not make the log longer than it may be: compaction would write it anew, and never come to an end.
+#[test]
+fn the_less_of_the_log_may_be_dead_the_less_is_written_anew_for_what_is_read() {
+    let rewritten = |space_amplification| {
+        let (db, map) = open(space_amplification);
+        let written = || db.engine().compaction.bytes.load(Ordering::Relaxed);
+        let before = (written(), db.engine().log.tail());
+        for row in ROWS..2 * ROWS {
+            put(&db, &map, row..row + 1);
+            assert!(db.get(&map, (row - 1_000).to_be_bytes()).unwrap().is_some());
+            if row % 100 == 0 {
+                db.engine().keep_warm();
+            }
+        }
+        (written() - before.0) as f64 / (db.engine().log.tail() - before.1) as f64
+    };
+    let parts = [1.5, 2.0, 50.0].map(rewritten);
+    let expected = [1.0 / 6.0, 0.25, 0.25];
+    let is_near = |part: f64, expected: f64| (expected - 0.05..expected + 0.01).contains(&part);
+    assert!(parts.iter().zip(expected).all(|(&part, expected)| is_near(part, expected)), "{parts:?}");
+}
