@@ -189,8 +189,9 @@ impl Engine {
         let ring_bytes = self.log.ring_bytes();
         let ahead_min = AHEAD_BYTES_MIN.min(ring_bytes / AHEAD_RING_PART);
         let credit_part = CREDIT_PART_MAX.min(self.compaction.dead_part() / 2.0);
-        let credit_for = |bytes: u64| (bytes as f64 * credit_part) as u64;
         let credit_max = ring_bytes / CREDIT_RING_PART;
+        let more_credit =
+            |credit: u64, bytes: u64| (credit + (bytes as f64 * credit_part) as u64).min(credit_max);
         let mut looked_at = 0;
         loop {
             if self.warm.cursor() < self.log.head() {
@@ -221,13 +222,13 @@ impl Engine {
                 }
                 if !self.write_anew(address, hash, &record, Purpose::Warmth)? {
                     self.warm.cursor.store(address, Ordering::SeqCst);
-                    *credit = (*credit + credit_for(address - cursor)).min(credit_max);
+                    *credit = more_credit(*credit, address - cursor);
                     return Ok(Step::Obstructed);
                 }
                 *credit = credit.saturating_sub(bytes);
             }
             self.warm.cursor.store(next, Ordering::SeqCst);
-            *credit = (*credit + credit_for(next - cursor)).min(credit_max);
+            *credit = more_credit(*credit, next - cursor);
             looked_at += next - cursor;
         }
     }

@@ -61,7 +61,7 @@ impl RecordView<'_> {
 
     /// Makes the notes of a record in memory that was read from disk, where a part of its checksum was. The caller holds the key's bucket.
     pub(crate) fn set_notes(&self, has_successor: bool) {
-        let bare = self.words[1].load(Ordering::Relaxed) & !(SUCCEEDED | IMAGED | REFERENCED);
+        let bare = self.words[1].load(Ordering::Relaxed) & !(SUCCEEDED | IMAGED);
         self.words[1].store(bare | if has_successor { SUCCEEDED } else { 0 }, Ordering::Relaxed);
     }
 
