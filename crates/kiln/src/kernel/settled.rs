@@ -91,7 +91,7 @@ pub(crate) struct Settled {
     pub(super) forgotten_to: AtomicU64,
     /// No record of a table before this address is in the indexes.
     pub(crate) removed_to: AtomicU64,
-    /// Settling was due when somebody looked last.
+    /// Settling was due when somebody looked last: for compaction, which cannot look, as it holds the lock that who looks may wait for.
     pub(super) is_due: AtomicBool,
     /// Of what was deleted before this address the tree has nothing, though the rest before it has not settled: the disk was full.
     pub(super) deleted_to: AtomicU64,

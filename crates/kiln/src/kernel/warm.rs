@@ -187,7 +187,8 @@ impl Engine {
         self.decide_on_warmth(walk);
         let keeps_all = self.warm.keeps_all.load(Ordering::SeqCst);
         let ring_bytes = self.log.ring_bytes();
-        let ahead_min = AHEAD_BYTES_MIN.min(ring_bytes / AHEAD_RING_PART);
+        // Who wants space has it looked at whatever there is.
+        let ahead_min = if wanted > 0 { 1 } else { AHEAD_BYTES_MIN.min(ring_bytes / AHEAD_RING_PART) };
         let credit_part = CREDIT_PART_MAX.min(self.compaction.dead_part() / 2.0);
         let credit_max = ring_bytes / CREDIT_RING_PART;
         let more_credit =
@@ -198,7 +199,7 @@ impl Engine {
                 self.warm.cursor.store(self.first_boundary(), Ordering::SeqCst);
             }
             let (cursor, goal) = (self.warm.cursor(), self.warm_goal(wanted));
-            if cursor >= goal || wanted == 0 && goal - cursor < ahead_min {
+            if goal.saturating_sub(cursor) < ahead_min {
                 return Ok(Step::Done);
             }
             if looked_at >= ROUND_BYTES {
@@ -209,8 +210,8 @@ impl Engine {
                 continue;
             }
             let Walk { found, key, value, credit, .. } = &mut *walk;
-            let is_kept = |at, view: &RecordView<'_>| {
-                view.shape().kind.is_put() && (keeps_all || at >= self.opened_end && view.is_referenced())
+            let is_kept = |view: &RecordView<'_>, has_notes| {
+                view.shape().kind.is_put() && (keeps_all || has_notes && view.is_referenced())
             };
             let next = self.find_newest((cursor, goal), found, key, is_kept);
             for &(address, hash) in &*found {
@@ -297,13 +298,13 @@ impl Engine {
     }
 
     /// Leaves the next records before `goal` that are `wanted`, and may be their keys' newest ones, in `found`, each with its key's hash. Returns where
-    /// to go on: where it was if that is evicted.
+    /// to go on: where it was if that is evicted. `wanted` is told whether a record has notes, which those that an opening has left do not have.
     pub(super) fn find_newest(
         &self,
         (from, goal): (Address, Address),
         found: &mut Vec<(Address, u64)>,
         key: &mut Vec<u8>,
-        wanted: impl Fn(Address, &RecordView<'_>) -> bool,
+        wanted: impl Fn(&RecordView<'_>, bool) -> bool,
     ) -> Address {
         found.clear();
         let mut at = from;
@@ -312,8 +313,8 @@ impl Engine {
             while at < goal && found.len() < BATCH && at - from < PIECE_BYTES {
                 at += match self.log.item_at(at) {
                     Some(Item::Record(view)) => {
-                        let is_dead = at >= self.opened_end && view.has_successor();
-                        if wanted(at, &view) && !is_dead {
+                        let has_notes = at >= self.opened_end;
+                        if wanted(&view, has_notes) && !(has_notes && view.has_successor()) {
                             view.key_into(key);
                             let hash = self.hash(view.shape().object, key);
                             self.index.prefetch(hash);
