@@ -11,7 +11,7 @@ use crate::planted::{Bug, planted};
 use crate::storage::epoch::{self, Pin};
 use crate::storage::hash_index::{Bucket, Candidate, Slot};
 use crate::storage::log::{Demand, Purpose};
-use crate::storage::record::{self, Address, Kind, NEVER, NO_ADDRESS, RecordView, Shape};
+use crate::storage::record::{self, Address, Kind, NEVER, NO_ADDRESS, Predecessor, RecordView, Shape};
 
 /// A key's newest record when its bucket was locked.
 #[derive(Clone, Copy, Default)]
@@ -334,7 +334,9 @@ impl Engine {
             return self.index.insert(bucket, change.hash, target);
         }
         self.write_counts.note(Written::Copied);
-        self.note_superseded(current.address);
+        if self.note_superseded(current.address).is_referenced {
+            record::inherit_reference(words);
+        }
         let target = if planted(Bug::StaleIndexEntry) { current.address } else { target };
         let replaced = self.index.replace(bucket, change.hash, current.candidate(), target);
         assert!(replaced, "the entry of a located record is gone though its bucket is locked");
@@ -369,15 +371,20 @@ impl Engine {
     }
 
     /// Notes in a record, if it is in memory, that the index will not refer to it any more, so that nobody has to ask it whether the record is
-    /// live. The caller holds the key's bucket, and is pinned.
+    /// live. Gives what else was noted there. The caller holds the key's bucket, and is pinned.
     #[inline(always)]
-    pub(crate) fn note_superseded(&self, address: Address) {
-        if address >= self.log.head()
-            && record::note_successor(self.log.memory(address, 16))
-            && self.notes.are_in(address)
-        {
+    pub(crate) fn note_superseded(&self, address: Address) -> Predecessor {
+        if address < self.log.head() {
+            return Predecessor::default();
+        }
+        let predecessor = record::note_successor(self.log.memory(address, 16));
+        if !self.notes.are_in(address) {
+            return Predecessor::default();
+        }
+        if predecessor.may_have_image {
             self.forget_image(address);
         }
+        predecessor
     }
 
     #[inline]

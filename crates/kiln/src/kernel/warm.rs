@@ -17,7 +17,8 @@
 //! would have stayed anyway, a byte of the application's makes four of the log. A database that is never to be compacted is left alone, and so is one in
 //! which the caches have the larger share of memory: these are for what leaves then.
 //!
-//! **A second chance.** Where there is more, those are written anew that somebody has read since they have hardened, which he notes in the record (the clock algorithm, with the ring for its circle). What was
+//! **A second chance.** Where there is more, those are written anew that somebody has read since they have hardened, which he notes in the record (the clock algorithm, with the ring for its circle); what replaces a record that was read inherits that, since most
+//! rows that are updated are read for it, and one that is all the time would have no read after its last update to show for it. What was
 //! written once, side by side, and is read all the time would leave together, else, and come back one by one, each by a read from disk. Where rows are read all over the place that is much of what is live, and
 //! little would be won: so what is written anew for it is a [part](CREDIT_PART_MAX) of what is looked at, at the most; less where [`space_amplification`](crate::Options::space_amplification) is small, as what is superseded by that must not make the log
 //! longer than it may be. Ranges of snapshots do not count as reading, so that a walk over all there is does not keep it in memory.

@@ -25,7 +25,7 @@
 #[path = "record/notes.rs"]
 mod notes;
 
-pub(crate) use notes::{is_creation, note_creation, note_successor};
+pub(crate) use notes::{Predecessor, inherit_reference, is_creation, note_creation, note_successor};
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 

@@ -22,22 +22,37 @@ pub(crate) fn is_creation(bytes: &[u8]) -> bool {
 /// In the checksum's place in memory, too: the key has a newer record, or its row has settled.
 const SUCCEEDED: u64 = 1 << 63;
 
+/// What was noted in a record by when its [successor](note_successor) was.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Predecessor {
+    /// Its leaf [may have an image](RecordView::note_image) of it.
+    pub(crate) may_have_image: bool,
+    /// Somebody [has read it](RecordView::note_reference).
+    pub(crate) is_referenced: bool,
+}
+
 /// Notes in a record that the index does not refer to it any more: its key has got a newer one, or its row has settled. The caller holds
 /// the key's bucket. Of records that have left memory it is not noted, so that one that is there and without it is its key's newest.
 ///
-/// True if its leaf [may have an image](RecordView::note_image) of it; means nothing in what was read from disk.
+/// What it gives means nothing in what was read from disk.
 #[inline]
-pub(crate) fn note_successor(words: &[AtomicU64]) -> bool {
+pub(crate) fn note_successor(words: &[AtomicU64]) -> Predecessor {
     let word = words[1].load(Ordering::Relaxed);
     words[1].store(word | SUCCEEDED, Ordering::Relaxed);
-    word & IMAGED != 0
+    Predecessor { may_have_image: word & IMAGED != 0, is_referenced: word & REFERENCED != 0 }
 }
 
 /// Beside it: there may be a copy of the row in an image of its key's leaf.
 const IMAGED: u64 = 1 << 62;
 
-/// Beside them: somebody has read it since it has hardened (the reference bit of the clock algorithm).
+/// Beside them: somebody has read it, or what it replaces, since that has hardened (the reference bit of the clock algorithm).
 const REFERENCED: u64 = 1 << 61;
+
+/// Notes that in a record that is not published yet: who has read what it replaces will read it, too.
+#[inline]
+pub(crate) fn inherit_reference(words: &[AtomicU64]) {
+    words[1].store(words[1].load(Ordering::Relaxed) | REFERENCED, Ordering::Relaxed);
+}
 
 impl RecordView<'_> {
     /// Whether a [successor](note_successor) was noted; means nothing in a record that was read from disk.
@@ -61,7 +76,7 @@ impl RecordView<'_> {
 
     /// Makes the notes of a record in memory that was read from disk, where a part of its checksum was. The caller holds the key's bucket.
     pub(crate) fn set_notes(&self, has_successor: bool) {
-        let bare = self.words[1].load(Ordering::Relaxed) & !(SUCCEEDED | IMAGED);
+        let bare = self.words[1].load(Ordering::Relaxed) & !(SUCCEEDED | IMAGED | REFERENCED);
         self.words[1].store(bare | if has_successor { SUCCEEDED } else { 0 }, Ordering::Relaxed);
     }
 
