@@ -143,11 +143,6 @@ pub(crate) enum Place {
 }
 
 impl Engine {
-    /// Bytes of log that a write takes if it is a table's.
-    pub(super) fn table_bytes(&self, change: Change<'_>) -> u64 {
-        if self.is_ordered(change.object) { change.log_bytes() } else { 0 }
-    }
-
     /// The current record of a key whose bucket is locked, and which is not [where it probably was](Self::put_at). `None` if the disk has to be asked
     /// first, and for what is then left in `learnt`. Who `takes_any_version` may be told where the record is, and not of which version.
     #[inline(never)]
@@ -328,6 +323,9 @@ impl Engine {
         record::write(words, shape, version, previous, change.key, (value, change.expires_at));
         if !current.exists {
             record::note_creation(words);
+        }
+        if self.is_behind() {
+            self.take_settling_grant(change, current.has_record());
         }
         if !current.has_record() {
             self.write_counts.note(Written::Inserted);

@@ -149,8 +149,7 @@ impl Engine {
         loop {
             self.check_writable()?;
             self.wait_while_behind(&mut is_slowed, || {
-                let changes = writes.writes().iter().map(|write| writes.change(write));
-                changes.map(|change| self.table_bytes(change)).sum()
+                writes.writes().iter().any(|write| self.is_ordered(write.object))
             });
             match self.attempt(writes, reads, scratch, first_committer) {
                 Ok(version) => {

@@ -399,6 +399,7 @@ impl Engine {
     /// The same, for who has settling locked.
     fn settle_alone<'a>(&'a self, end: Address, moving: &mut Option<Moving<'a>>) -> Result<Settling> {
         self.check_writable()?;
+        self.settled.pace.begin_part();
         // Dropped segments stay readable meanwhile.
         let segments = self.segments.hold();
         let log_begin = self.log.begin();
@@ -439,6 +440,7 @@ impl Engine {
         self.objects.orders().for_each(OrderedIndex::unlink_empty);
         self.remove_settled(&newest, part_bytes)?;
         self.settled.removed_to.store(end, Ordering::SeqCst);
+        self.settled.pace.end_part(part_bytes);
         self.settled.failures.end();
         self.settled.waits_for_head.store(0, Ordering::SeqCst);
         self.graves.note_settled();

@@ -11,18 +11,22 @@
 //! [`BOUND_TIMES`] what makes settling due, or than [`unsettled_bytes`](crate::Options::unsettled_bytes) if that is more, and as long as settling
 //! goes on, commits that write tables may let the log grow by three bytes for every four that settle: then the next part has a quarter less to do than this one, and so on, until they are within the bound.
 //!
-//! **Settling is the clock.** With each step that it takes it grants commits some bytes, and who has taken more than was granted waits for the next ones. So commits go
-//! as fast as settling does at this moment, whatever the disk and the processors have to do, and nobody measures how fast that is.
+//! **Settling is the clock.** With each step that it takes it grants commits some bytes, and who comes when more was taken than was granted waits for the next ones. So commits go
+//! as fast as settling does, whatever the disk and the processors have to do. What a commit takes is what it adds to [what counts](Engine::counted_bytes): a row that replaces one that has not
+//! settled either is not one more, and takes as much as what is dead.
+//!
+//! **It goes in jerks, and they do not.** Where settling sorts, syncs, or waits for a checkpoint nothing is granted for a while. Meanwhile commits go on as they did on average while
+//! the part before settled, ahead by a [part](FLOW_PART) of what that granted.
 //!
 //! **Nobody waits in vain.** A commit waits [`WAIT_MAX`] at the most, before it has locked or pinned anything, and only while rows are being
 //! merged or removed, or, where one part follows another, the next one is read. Where settling cannot go on (a snapshot too old, a full disk, a tree that cannot be written, no background threads, an option)
 //! nobody is slowed: it would not help. Maps do not settle, and who writes only them is not slowed.
 
+use super::change::Change;
 use super::engine::Engine;
 use crate::storage::record::Address;
-use crate::sync::Instant;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::thread;
+use crate::sync::{Instant, Mutex, thread};
 use std::time::Duration;
 
 /// So many times as much log as makes it due may be cold and not settled before commits are slowed.
@@ -37,8 +41,10 @@ const AHEAD_BYTES: u64 = 128 << 10;
 const WAIT_STEP: Duration = Duration::from_millis(1);
 /// A commit waits so long at the most.
 const WAIT_MAX: Duration = Duration::from_millis(100);
-/// A commit counts for so much at the most: who commits a little does not wait for long behind it.
-const COMMIT_BYTES_MAX: u64 = 1 << 20;
+/// What commits are ahead by more than that is not remembered: who commits a little does not wait for long behind who commits very much.
+const AHEAD_BYTES_MAX: u64 = AHEAD_BYTES * WAIT_MAX.as_millis() as u64;
+/// As long as nothing is granted commits may go on ahead by such a part of what the part before has granted.
+const FLOW_PART: u64 = 4;
 
 /// See the module's documentation.
 pub(crate) struct SettlingPace {
@@ -49,7 +55,33 @@ pub(crate) struct SettlingPace {
     /// Bytes of log that commits were granted, and that they have taken while it was pressing.
     granted: AtomicU64,
     taken: AtomicU64,
+    flow: Mutex<Flow>,
     waits: AtomicU64,
+}
+
+/// How what is granted flows on while settling stands still.
+struct Flow {
+    /// When the part that settles was begun.
+    part_began: Instant,
+    /// Since when it flows, and what had been granted by then.
+    since: Instant,
+    granted: u64,
+    /// What the part before was granted, and in which time.
+    before: Option<(u64, Duration)>,
+}
+
+impl Flow {
+    fn begin(&mut self, granted: u64) {
+        (self.since, self.granted) = (Instant::now(), granted);
+    }
+
+    /// How far commits may be ahead of what is granted.
+    fn ahead(&self, granted: u64) -> u64 {
+        let Some((bytes, took)) = self.before else { return 0 };
+        let times = self.since.elapsed().div_duration_f64(took);
+        let due = self.granted.saturating_add((bytes as f64 * times) as u64);
+        due.saturating_sub(granted).min(bytes / FLOW_PART)
+    }
 }
 
 /// What is done with a part of the log that settles, one after the other.
@@ -68,6 +100,11 @@ impl Stage {
             Stage::Reading | Stage::Removing => 1,
         }
     }
+}
+
+/// What commits are granted for so much that settles.
+fn grant_of(bytes: u64) -> u64 {
+    bytes / 4 * GRANT_QUARTERS
 }
 
 /// What commits are granted while a stage goes on.
@@ -104,8 +141,27 @@ impl SettlingPace {
             is_pressing: AtomicBool::new(false),
             granted: AtomicU64::new(0),
             taken: AtomicU64::new(0),
+            flow: Mutex::new(Flow {
+                part_began: Instant::now(),
+                since: Instant::now(),
+                granted: 0,
+                before: None,
+            }),
             waits: AtomicU64::new(0),
         }
+    }
+
+    /// A part of the log begins to settle.
+    pub(super) fn begin_part(&self) {
+        let mut flow = self.flow.lock();
+        flow.part_began = Instant::now();
+        flow.begin(self.granted.load(Ordering::Relaxed));
+    }
+
+    /// It has settled, and counted for so many bytes.
+    pub(super) fn end_part(&self, bytes: u64) {
+        let mut flow = self.flow.lock();
+        flow.before = Some((grant_of(bytes), flow.part_began.elapsed().max(WAIT_STEP)));
     }
 
     /// Rows are being moved from now on.
@@ -116,7 +172,7 @@ impl SettlingPace {
 
     /// A stage begins of a part of the log that has so many bytes.
     pub(super) fn begin(&self, stage: Stage, part_bytes: u64) -> Grants<'_> {
-        let bytes = part_bytes / 16 * (stage.quarters() * GRANT_QUARTERS);
+        let bytes = grant_of(part_bytes / 4 * stage.quarters());
         Grants { pace: self, bytes, given: 0 }
     }
 
@@ -133,32 +189,61 @@ impl SettlingPace {
     fn press(&self, presses: bool) {
         if presses && !self.is_pressing() {
             // What was granted before slowed nobody. Settling may grant some just now: which is lost, and little.
-            self.granted.store(self.taken.load(Ordering::Relaxed), Ordering::Relaxed);
+            let taken = self.taken.load(Ordering::Relaxed);
+            self.granted.store(taken, Ordering::Relaxed);
+            self.flow.lock().begin(taken);
         }
         self.is_pressing.store(presses, Ordering::SeqCst);
     }
 
-    /// Takes so many bytes for a commit, and waits until they are granted, in the order of those who do.
-    pub(super) fn wait(&self, bytes: u64) {
-        if bytes == 0 || !self.is_pressing() {
+    /// How far what was taken is ahead of what is granted, and flows.
+    fn bytes_ahead(&self, taken: u64) -> u64 {
+        let granted = self.granted.load(Ordering::Relaxed);
+        match taken.saturating_sub(granted) {
+            few if few < AHEAD_BYTES => few,
+            many => many.saturating_sub(self.flow.lock().ahead(granted)),
+        }
+    }
+
+    /// Takes so many bytes for a commit, if commits are slowed: those that come later wait for them.
+    fn take(&self, bytes: u64) {
+        if self.is_pressing() {
+            let taken = self.taken.fetch_add(bytes, Ordering::Relaxed) + bytes;
+            let too_many = self.bytes_ahead(taken).saturating_sub(AHEAD_BYTES_MAX);
+            self.taken.fetch_sub(too_many.min(bytes), Ordering::Relaxed);
+        }
+    }
+
+    /// For a commit, if commits are slowed: waits until what was taken so far is granted.
+    pub(super) fn wait(&self) {
+        if !self.is_pressing() {
             return;
         }
-        let bytes = bytes.min(COMMIT_BYTES_MAX);
-        let taken = self.taken.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let ahead = taken.saturating_sub(self.granted.load(Ordering::Relaxed));
-        let steps = u32::try_from(ahead / AHEAD_BYTES).unwrap_or(u32::MAX);
+        let taken = self.taken.load(Ordering::Relaxed);
+        let steps = (self.bytes_ahead(taken) / AHEAD_BYTES) as u32;
         if steps == 0 {
             return;
         }
         self.waits.fetch_add(1, Ordering::Relaxed);
         let until = Instant::now() + WAIT_STEP.saturating_mul(steps).min(WAIT_MAX);
-        while self.is_pressing() && self.granted.load(Ordering::Relaxed) < taken && Instant::now() < until {
+        while self.is_pressing() && self.bytes_ahead(taken) > 0 && Instant::now() < until {
             thread::sleep(WAIT_STEP);
         }
     }
 }
 
 impl Engine {
+    /// Takes for a commit that is slowed what a new record of a table adds to what [counts](Self::counted_bytes) as not settled: where it replaces one that has not settled
+    /// either, and is about as long, no more than what is dead.
+    #[cold]
+    pub(super) fn take_settling_grant(&self, change: &Change<'_>, replaces_record: bool) {
+        if self.is_ordered(change.object) {
+            let bytes = change.log_bytes();
+            let is_one_more = !replaces_record || self.graves.wait_for_settling();
+            self.settled.pace.take(if is_one_more { bytes } else { bytes / DEAD_TIMES });
+        }
+    }
+
     /// Where the part of the log begins that has not settled.
     pub(super) fn unsettled_from(&self) -> Address {
         self.settled.tree.settled_to().max(self.log.begin())
@@ -253,11 +338,13 @@ mod tests {
         moving
     }
 
-    /// How long a commit of so many bytes waits.
-    fn waited(pace: &SettlingPace, bytes: u64) -> Duration {
+    /// A commit of so many bytes, and how long it waits.
+    fn commit(pace: &SettlingPace, bytes: u64) -> Duration {
         let began = Instant::now();
-        pace.wait(bytes);
-        began.elapsed()
+        pace.wait();
+        let waited = began.elapsed();
+        pace.take(bytes);
+        waited
     }
 
     #[test]
@@ -267,25 +354,53 @@ mod tests {
         // What was granted before counts no more.
         grant(Stage::Merging, 1 << 30);
         let _moving = pressing(&pace);
-        let took = |commits: u64| (0..commits).for_each(|_| pace.wait(1 << 10));
-        took((AHEAD_BYTES >> 10) - 1);
+        let take = |commits: u64| (0..commits).for_each(|_| _ = commit(&pace, 1 << 10));
+        take(AHEAD_BYTES >> 10);
         assert_eq!(pace.waits(), 0);
         // A part of 4 MiB: its stages grant 3 MiB.
         for stage in [Stage::Reading, Stage::Merging, Stage::Removing] {
             grant(stage, 4 << 20);
         }
-        took(3 << 10);
+        take(3 << 10);
         assert_eq!(pace.waits(), 0);
-        assert!(waited(&pace, 1 << 10) >= WAIT_STEP, "nothing settles");
-        assert!(waited(&pace, u64::MAX) >= WAIT_STEP * 9, "the longer the more it is ahead");
+        assert!(commit(&pace, 1 << 20) >= WAIT_STEP, "nothing settles");
+        assert!(commit(&pace, 0) >= WAIT_STEP * 9, "the longer the more it is ahead");
         assert_eq!(pace.waits(), 2);
-        // However much that was: a part of a few MiB, and it is over for the others.
         grant(Stage::Merging, 4 << 20);
-        pace.wait(1 << 10);
+        commit(&pace, 0);
         assert_eq!(pace.waits(), 2);
-        pace.taken.fetch_add(u64::MAX / 2, Ordering::Relaxed);
-        let long = waited(&pace, 1);
+        // However much that was: a part of some MiB, and it is over for the others.
+        commit(&pace, u64::MAX / 2);
+        let long = commit(&pace, 0);
         assert!(long >= WAIT_MAX, "{long:?}");
+        grant(Stage::Merging, AHEAD_BYTES_MAX * 3);
+        commit(&pace, 0);
+        assert_eq!(pace.waits(), 3);
+    }
+
+    /// While settling waited for a checkpoint commits stood still, for as long as that took.
+    #[test]
+    fn c5b_as_long_as_nothing_is_granted_commits_go_on_as_they_did_and_not_for_ever() {
+        const PART: u64 = 64 << 20;
+        let pace = SettlingPace::new();
+        pace.begin_part();
+        thread::sleep(WAIT_STEP * 20);
+        pace.end_part(PART);
+        let _moving = pressing(&pace);
+        let began = Instant::now();
+        let mut ahead = 0;
+        let mut waits = 0;
+        while waits < 3 {
+            // As long as they do not wait for the longest time they go on.
+            waits += u32::from(commit(&pace, AHEAD_BYTES) >= WAIT_STEP * 20);
+            ahead += AHEAD_BYTES;
+        }
+        let most = grant_of(PART) / FLOW_PART;
+        assert!((most..most + AHEAD_BYTES_MAX).contains(&ahead), "{ahead} for {most}");
+        // Five of the milliseconds in which the part before has settled are worth so much.
+        assert!(began.elapsed() >= WAIT_STEP * 5);
+        pace.begin(Stage::Merging, PART).reach(1, 1);
+        assert!(commit(&pace, 0) < WAIT_STEP);
     }
 
     #[test]
@@ -340,18 +455,18 @@ mod tests {
             Some(long.clone())
         });
         updated.unwrap().forget();
-        assert_eq!((runs, pace.waits()), (5, 5), "four puts and the update");
+        assert_eq!((runs, pace.waits()), (5, 4), "the update, and the puts but for the first");
     }
 
     #[test]
     fn nobody_waits_once_nothing_moves() {
         let pace = SettlingPace::new();
         let moving = pressing(&pace);
-        pace.wait(1 << 20);
+        pace.take(1 << 20);
+        pace.wait();
         assert_eq!(pace.waits(), 1);
-        pace.wait(0);
         drop(moving);
-        pace.wait(1 << 20);
+        pace.wait();
         assert_eq!(pace.waits(), 1);
     }
 }

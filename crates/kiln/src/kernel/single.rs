@@ -203,7 +203,7 @@ impl Engine {
         let mut learnt = Learnt::default();
         let mut is_slowed = false;
         self.note_lifetime(&change);
-        self.wait_while_behind(&mut is_slowed, || self.table_bytes(change));
+        self.wait_while_behind(&mut is_slowed, || self.is_ordered(change.object));
         let committed = match self.attempt_single(&change, key.life, None, &mut learnt) {
             Ok(committed) => committed,
             Err(setback) => self.commit_after(setback, (change, key.life), &mut learnt, is_slowed)?,
@@ -232,7 +232,7 @@ impl Engine {
                 Setback::NoLogSpace => self.wait_for_space(change.demand(), change.purpose())?,
                 Setback::Cold => self.learn(&change, learnt)?,
             }
-            self.wait_while_behind(&mut is_slowed, || self.table_bytes(change));
+            self.wait_while_behind(&mut is_slowed, || self.is_ordered(change.object));
             match self.attempt_single(&change, life, None, learnt) {
                 Ok(committed) => return Ok(committed),
                 Err(next) => setback = next,
@@ -339,7 +339,7 @@ impl Engine {
             self.check_writable()?;
             let change = key.change(value, expires_at);
             self.note_lifetime(&change);
-            self.wait_while_behind(&mut is_slowed, || self.table_bytes(change));
+            self.wait_while_behind(&mut is_slowed, || self.is_ordered(change.object));
             match self.attempt_single(&change, key.life, Some(&reading), &mut learnt) {
                 Ok(committed) => {
                     self.note_lifetime(&change);

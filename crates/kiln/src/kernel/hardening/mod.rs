@@ -532,13 +532,12 @@ impl Engine {
     }
 
     /// Slows commits down while hardening is behind the vulnerability window (C5b), or compaction far behind its bound, or settling; that only
-    /// those which write tables, so many bytes of log, and each once: `is_slowed` is its own, and false at its first attempt.
+    /// those which write tables, and each once: `is_slowed` is its own, and false at its first attempt.
     #[inline]
-    pub(crate) fn wait_while_behind(&self, is_slowed: &mut bool, table_bytes: impl FnOnce() -> u64) {
+    pub(crate) fn wait_while_behind(&self, is_slowed: &mut bool, writes_table: impl FnOnce() -> bool) {
         if self.is_behind() {
-            let is_slowed = std::mem::replace(is_slowed, true);
-            let table_bytes = if is_slowed { 0 } else { table_bytes() };
-            self.wait(|| self.wait_until_caught_up(table_bytes));
+            let waits_for_settling = !std::mem::replace(is_slowed, true) && writes_table();
+            self.wait(|| self.wait_until_caught_up(waits_for_settling));
         }
     }
 
@@ -549,8 +548,10 @@ impl Engine {
     }
 
     #[cold]
-    fn wait_until_caught_up(&self, table_bytes: u64) {
-        self.settled.pace.wait(table_bytes);
+    fn wait_until_caught_up(&self, waits_for_settling: bool) {
+        if waits_for_settling {
+            self.settled.pace.wait();
+        }
         if self.compaction.is_pressing() {
             // Compaction needs log space like every commit, and only a hardening makes some: so first its piece, then one for
             // all, then this commit.
