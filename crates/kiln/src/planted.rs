@@ -93,6 +93,7 @@ bugs! {
     SettlesOldest "settles-oldest" "Of several records of a key the oldest settles.",
     SettlesLost "settles-lost" "What a crash took settles.",
     SettlesTooNew "settles-too-new" "What a snapshot must not see yet settles.",
+    SettlesNotWhatIsReplaced "settles-not-what-is-replaced" "A row does not settle although what replaces it is not durable yet.",
     FreezesTooNew "freezes-too-new" "A long scan takes what is newer than its snapshot out of the log.",
     FreezesDeletedRows "freezes-deleted-rows" "A long scan overlooks deletions in the log of what has settled.",
     SettlesNotTheLastRun "settles-not-the-last-run" "What is still in memory behind the last sorted run counts as settled.",

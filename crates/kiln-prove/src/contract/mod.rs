@@ -61,6 +61,7 @@ mod settling_at_once;
 mod settling_pace;
 mod settling_parts;
 mod settling_reopened;
+mod settling_replaced;
 mod shares;
 mod singles;
 mod singles_at_once;

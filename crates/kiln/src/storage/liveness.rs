@@ -64,6 +64,11 @@ impl SegmentLiveness {
         }
     }
 
+    /// True if at most such a part of its records is dead.
+    pub(crate) fn is_mostly_live(&self, part: u64) -> bool {
+        self.superseded.saturating_mul(part) <= self.records
+    }
+
     /// True if at most such a part of it is live.
     pub(crate) fn is_mostly_dead(&self, part: u64) -> bool {
         self.live_bytes() * part <= self.bytes

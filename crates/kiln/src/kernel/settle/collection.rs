@@ -4,6 +4,11 @@
 //!   begin      segment      segment      segment         end
 //!     |-- one thread --|------ another ------|-- a third --|      stretches begin where segments do
 //! ```
+//!
+//! What is there twice is not needed twice: a put whose key has a newer record that is durable, and no newer than what every snapshot may see, is left out, wherever that record lies. So rows that are
+//! updated all the time never come into the tree, though there always is some record of them in what settles. The log has them: a record stays there until it has settled itself, or has such a successor in
+//! turn, and recovery takes what the log has behind the tree's end before what the tree has. (Rejected: not to read segments of which nothing counts as live. So do deletions that are forgotten, and they have to
+//! settle if what they delete does.)
 
 use std::ops::Range;
 
@@ -14,7 +19,8 @@ use crate::kernel::newest::{Collector, Newest, Part};
 use crate::kernel::object::ObjectState;
 use crate::kernel::settling_pace::Stage;
 use crate::planted::{Bug, planted};
-use crate::storage::record::Address;
+use crate::storage::epoch;
+use crate::storage::record::{Address, DiskRecord, RecordView};
 use crate::storage::record_reader::Cursor;
 use crate::storage::segments::Segments;
 use crate::storage::together::side_by_side;
@@ -22,6 +28,8 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 
 /// So many records are read at once.
 pub(super) const COLLECT_BATCH: usize = 256;
+/// Where less of a segment is dead nobody asks which records of it are.
+const DEAD_PART_MIN: u64 = 8;
 
 /// What lies in a part of the log, or a stretch of it.
 enum Collected<T> {
@@ -81,7 +89,8 @@ impl Engine {
             // What comes behind a stretch that cannot settle is not asked for.
             let goes_on = || first_ended.load(Ordering::Relaxed) > number;
             let collector = newest.collector();
-            let collected = self.collect_stretch(segments, &stretches[number], collector, oldest, goes_on);
+            let stretch = (&stretches[number], part.end);
+            let collected = self.collect_stretch(segments, stretch, collector, oldest, goes_on);
             if !matches!(collected, Ok(Collected::Whole { .. })) {
                 first_ended.fetch_min(number, Ordering::Relaxed);
             }
@@ -100,16 +109,16 @@ impl Engine {
         Ok(Collected::Whole { newest, newest_version })
     }
 
-    /// Collects the newest records of a stretch of the log, up to the first one that is newer than `oldest`, and as long as it `goes_on`.
+    /// Collects the newest records of a stretch of a part of the log, up to the first one that is newer than `oldest`, and as long as it `goes_on`.
     fn collect_stretch(
         &self,
         segments: &Segments,
-        stretch: &Range<Address>,
+        (stretch, part_end): (&Range<Address>, Address),
         mut collector: Collector<'_>,
         oldest: u64,
         goes_on: impl Fn() -> bool,
     ) -> Result<Collected<Part>> {
-        let mut newest_version = 0;
+        let (mut newest_version, mut hashes) = (0, Vec::with_capacity(COLLECT_BATCH));
         let mut reader = self.log_reader(segments, Cursor::at_seal(stretch.start));
         let bytes = stretch.end - stretch.start;
         let mut grants =
@@ -119,15 +128,32 @@ impl Engine {
             if self.hardening.is_stopping() {
                 return Err(Error::closed());
             }
-            grants.reach(reader.cursor().position - stretch.start, bytes);
-            for (address, record) in reader.next_batch(stretch.end, COLLECT_BATCH)?.records {
+            let position = reader.cursor().position;
+            grants.reach(position - stretch.start, bytes);
+            let asks_for_successors =
+                !self.liveness.lock().of_segment(position).is_mostly_live(DEAD_PART_MIN);
+            let settles = |record: &DiskRecord<'_>| {
+                self.objects.get(record.shape.object).is_some_and(ObjectState::settles)
+            };
+            let records = reader.next_batch(stretch.end, COLLECT_BATCH)?.records;
+            hashes.clear();
+            hashes.extend(records.iter().map(|(_, record)| {
+                (asks_for_successors && record.shape.kind.is_put() && settles(record)).then(|| {
+                    let hash = self.hash(record.shape.object, record.key);
+                    self.index.prefetch(hash);
+                    hash
+                })
+            }));
+            for ((address, record), hash) in records.into_iter().zip(&hashes) {
                 let was_lost = self.hardening.horizon.was_lost(record.version) && !planted(Bug::SettlesLost);
-                let settles = self.objects.get(record.shape.object).is_some_and(ObjectState::settles);
-                if was_lost || !settles {
+                if was_lost || !settles(&record) {
                     continue;
                 }
                 if record.version > oldest && !planted(Bug::SettlesTooNew) {
                     return Ok(Collected::TooNew { address, version: record.version });
+                }
+                if hash.is_some_and(|hash| self.is_needless((address, hash), &record, part_end, oldest)) {
+                    continue;
                 }
                 newest_version = newest_version.max(record.version);
                 collector.add(address, &record)?;
@@ -136,6 +162,63 @@ impl Engine {
         // Of who was told to stop nothing is wanted.
         let newest = if goes_on() { collector.finish()? } else { Part::default() };
         Ok(Collected::Whole { newest, newest_version })
+    }
+
+    /// Whether the key of a put that settles has a newer record that all snapshots may see, which is durable then: none is newer than `oldest`; or one in the part of the log that settles, where no other one may be. False
+    /// if that is not to be found out at once.
+    fn is_needless(
+        &self,
+        (address, hash): (Address, u64),
+        record: &DiskRecord<'_>,
+        part_end: Address,
+        oldest: u64,
+    ) -> bool {
+        let _pin = epoch::pin();
+        let Some((bucket, stamp)) = self.index.stamp(hash) else { return false };
+        for candidate in self.index.addresses_of(hash) {
+            if candidate == address {
+                return false;
+            }
+            // It is the key's, or another one's: then the next one may be the key's; or none is, since this record has settled before.
+            if candidate < part_end {
+                continue;
+            }
+            match self.log.view(candidate) {
+                None => return false,
+                Some(view) if view.is(record.shape.object, record.key) => {
+                    return self.has_durable_record_behind(address, view, part_end, oldest);
+                }
+                Some(_) => {}
+            }
+        }
+        self.index.unchanged(bucket, stamp)
+    }
+
+    /// The same, from the key's newest record in memory on. The caller is pinned.
+    fn has_durable_record_behind(
+        &self,
+        address: Address,
+        newest: RecordView<'_>,
+        part_end: Address,
+        oldest: u64,
+    ) -> bool {
+        /// So many that are not durable are looked at.
+        const STEPS_MAX: usize = 8;
+        let mut view = newest;
+        for _ in 0..STEPS_MAX {
+            if view.version() <= oldest || planted(Bug::SettlesNotWhatIsReplaced) {
+                return true;
+            }
+            let previous = view.previous();
+            if previous < part_end {
+                return previous > address;
+            }
+            match self.log.view(previous) {
+                Some(before) => view = before,
+                None => return false,
+            }
+        }
+        false
     }
 }
 
