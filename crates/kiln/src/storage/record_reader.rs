@@ -9,10 +9,12 @@
 //! error that names the place. A record that damage in a padding might hide is still counted by `liveness`, so
 //! its segment stays.
 
+use std::ops::Range;
+
 use super::record::{self, Address, DiskRecord, Shape};
 use super::seal::{SEAL_BYTES, Seal};
 use super::segments::Segments;
-use crate::device::{AlignedBuffer, BLOCK_BYTES};
+use crate::device::{AlignedBuffer, BLOCK_BYTES, FinishedRead, QueuedRead, ReadQueue};
 use crate::error::Result;
 
 /// What is read at once.
@@ -52,14 +54,59 @@ pub(crate) struct RecordReader<'a> {
     cursor: Cursor,
     /// What was read last, and where it lies in the log.
     buffer: AlignedBuffer,
-    loaded: std::ops::Range<Address>,
+    loaded: Range<Address>,
+    ahead: Option<Ahead>,
+}
+
+/// The next piece, which is read while one is looked at.
+struct Ahead {
+    queue: Box<dyn ReadQueue>,
+    /// Nothing is read ahead from there on.
+    end: Address,
+    next: Next,
+    /// The longest record of the piece before, and of this one so far: of one that the end of this one cuts the next one has all.
+    longest: [u64; 2],
+}
+
+enum Next {
+    /// None is being read; a buffer for it.
+    Free(AlignedBuffer),
+    InFlight(Range<Address>),
+    Read(Range<Address>, FinishedRead),
+}
+
+impl Ahead {
+    /// What was read of the log from `block` up to `end`, and where it lies; `None` if that is not what was, or nothing was.
+    fn take(&mut self, block: Address, end: Address) -> Option<(Range<Address>, AlignedBuffer)> {
+        let (range, read) = match std::mem::replace(&mut self.next, Next::Free(AlignedBuffer::new(0))) {
+            Next::Free(buffer) => {
+                self.next = Next::Free(buffer);
+                return None;
+            }
+            Next::InFlight(range) => (range, self.queue.wait()?),
+            Next::Read(range, read) => (range, read),
+        };
+        let is_whole = read.outcome.is_ok_and(|bytes| bytes == read.buffer.len());
+        if is_whole && range.start <= block && end <= range.end {
+            return Some((range, read.buffer));
+        }
+        self.next = Next::Free(read.buffer);
+        None
+    }
 }
 
 impl<'a> RecordReader<'a> {
     /// A reader of this database's log from `cursor` on.
     pub(crate) fn new(segments: &'a Segments, database: u128, cursor: Cursor) -> RecordReader<'a> {
         let piece = PIECE_BYTES.min(segments.segment_bytes()) as usize;
-        RecordReader { segments, database, cursor, buffer: AlignedBuffer::for_reading(piece), loaded: 0..0 }
+        let buffer = AlignedBuffer::for_reading(piece);
+        RecordReader { segments, database, cursor, buffer, loaded: 0..0, ahead: None }
+    }
+
+    /// Reads each next piece while one is looked at, up to `end`, which is durable, and where a block begins.
+    pub(crate) fn reading_ahead_to(self, end: Address) -> RecordReader<'a> {
+        let (queue, next) = (self.segments.read_queue(), Next::Free(AlignedBuffer::new(0)));
+        RecordReader { ahead: Some(Ahead { queue, end, next, longest: [0; 2] }), ..self }
     }
 
     /// Where it goes on.
@@ -80,8 +127,9 @@ impl<'a> RecordReader<'a> {
     pub(crate) fn next_batch(&mut self, end: Address, count_max: usize) -> Result<Batch<'_>> {
         let segment_end = (self.cursor.position + 1).next_multiple_of(self.segments.segment_bytes());
         self.find_record(end.min(segment_end))?;
+        self.begin_next();
         let start = self.cursor;
-        let mut records = Vec::new();
+        let (mut records, mut longest) = (Vec::new(), 0);
         while records.len() < count_max && self.cursor.position < self.cursor.extent_end {
             let address = self.cursor.position;
             let Some(rest) = loaded_part(&self.buffer, &self.loaded, address) else { break };
@@ -98,9 +146,43 @@ impl<'a> RecordReader<'a> {
             let record =
                 DiskRecord::parse(address, rest).map_err(|what| self.segments.corrupted(address, what))?;
             self.cursor.position += record.shape.bytes();
+            longest = longest.max(record.shape.bytes());
             records.push((address, record));
         }
+        if let Some(ahead) = &mut self.ahead {
+            ahead.longest[1] = ahead.longest[1].max(longest);
+        }
         Ok(Batch { records, start })
+    }
+
+    /// Begins to read the next piece, unless that is done, or nobody has asked for it.
+    fn begin_next(&mut self) {
+        /// It has so much of the present one at the most.
+        const OVERLAP_PART: u64 = 4;
+        let Some(ahead) = &mut self.ahead else { return };
+        let segment_bytes = self.segments.segment_bytes();
+        let [before, now] = ahead.longest;
+        let overlap = before.max(now).max(1).next_multiple_of(BLOCK_BYTES as u64);
+        let begin = match self.loaded.end.is_multiple_of(segment_bytes) {
+            true => self.loaded.end,
+            false => self.loaded.end.saturating_sub(overlap),
+        };
+        let end = ahead.end.min(begin - begin % segment_bytes + segment_bytes).min(begin + PIECE_BYTES);
+        if self.loaded.is_empty() || overlap > PIECE_BYTES / OVERLAP_PART || end <= self.loaded.end {
+            return;
+        }
+        let Next::Free(buffer) = &mut ahead.next else { return };
+        // That there is none is for who needs it to say.
+        let Ok(file) = self.segments.file(begin) else { return };
+        let mut buffer = std::mem::replace(buffer, AlignedBuffer::new(0));
+        if buffer.len() as u64 != end - begin {
+            buffer = AlignedBuffer::for_reading((end - begin) as usize);
+        }
+        ahead.queue.submit(QueuedRead { file, offset: begin % segment_bytes, buffer, token: 0 });
+        ahead.next = match ahead.queue.take_done() {
+            None => Next::InFlight(begin..end),
+            Some(read) => Next::Read(begin..end, read),
+        };
     }
 
     /// Moves on over seals and padding to the next record before `end`, and loads it whole.
@@ -161,6 +243,14 @@ impl<'a> RecordReader<'a> {
         let block = address - address % block_bytes;
         let room = self.segments.segment_bytes() - block % self.segments.segment_bytes();
         let wanted = (address + bytes - block).next_multiple_of(block_bytes);
+        if let Some(ahead) = &mut self.ahead {
+            ahead.longest = [ahead.longest[1], 0];
+            if let Some((loaded, buffer)) = ahead.take(block, block + wanted) {
+                ahead.next = Next::Free(std::mem::replace(&mut self.buffer, buffer));
+                self.loaded = loaded;
+                return Ok(());
+            }
+        }
         let length = wanted.max(PIECE_BYTES).min(room);
         if (self.buffer.len() as u64) < length {
             self.buffer = AlignedBuffer::for_reading(length as usize);
@@ -175,11 +265,7 @@ impl<'a> RecordReader<'a> {
 }
 
 /// What is loaded from `address` on; `None` if not even a word is.
-fn loaded_part<'b>(
-    buffer: &'b AlignedBuffer,
-    loaded: &std::ops::Range<Address>,
-    address: Address,
-) -> Option<&'b [u8]> {
+fn loaded_part<'b>(buffer: &'b AlignedBuffer, loaded: &Range<Address>, address: Address) -> Option<&'b [u8]> {
     let skip = loaded.contains(&address).then(|| (address - loaded.start) as usize)?;
     buffer.get(skip..(loaded.end - loaded.start) as usize).filter(|rest| rest.len() >= 8)
 }
@@ -194,7 +280,7 @@ mod tests {
 
     use super::*;
     use crate::Options;
-    use crate::device::{OpenMode, SimulatedDevice};
+    use crate::device::{Fault, FaultKind, OpenMode, OperationKind, SimulatedDevice};
     use crate::error::ErrorKind;
     use crate::storage::extent::Item;
     use crate::storage::scanner::Scanner;
@@ -346,6 +432,63 @@ mod tests {
         let found: Vec<_> = found.into_iter().filter(|(address, _)| *address >= begin).collect();
         assert_eq!(found.iter().map(|(_, length)| *length).collect::<Vec<_>>(), lengths);
         assert_eq!(found[1].0, begin + PIECE_BYTES, "the first ends where a piece does: {found:?}");
+    }
+
+    /// Those of all lengths, where pieces and segments end anywhere; and where what was read ahead could not be, or comes back short.
+    #[test]
+    fn what_is_read_ahead_is_what_is_read_when_it_is_needed() {
+        const LARGE_SEGMENT: u64 = 4 << 20;
+        let disk = SimulatedDevice::new(1);
+        let options = Options::new().background(false).memory(32 << 20).segment_bytes(LARGE_SEGMENT);
+        let db = options.open_on(Arc::new(disk.clone())).expect("an empty disk");
+        let map = db.map("map").expect("a new map");
+        for number in 0..6_000_u32 {
+            let long = if number % 900 == 899 { 700_000 } else { 0 };
+            let value = vec![number as u8; long + number as usize * 977 % (3_000 + number as usize * 4)];
+            db.put(&map, number.to_le_bytes(), value).expect("there is space").forget();
+            if number % 100 == 0 {
+                db.persist().expect("a sound disk");
+            }
+        }
+        db.close().expect("a sound disk");
+        let superblock = SuperblockFile::open(&disk, OpenMode::Read).expect("it is whole").current().clone();
+        let segments = Segments::open(Arc::new(disk.clone()), LARGE_SEGMENT, OpenMode::Read).expect("there");
+        let end = superblock.known_end / LARGE_SEGMENT * LARGE_SEGMENT;
+        assert!(end > 8 * LARGE_SEGMENT);
+        let read = |ahead_to: Option<Address>, fault: Option<FaultKind>| {
+            let mut reader =
+                RecordReader::new(&segments, superblock.database, Cursor::at_seal(superblock.begin));
+            if let Some(ahead_to) = ahead_to {
+                reader = reader.reading_ahead_to(ahead_to);
+            }
+            let (mut records, mut pieces_ahead, mut faults) = (Vec::new(), 0, 0);
+            while reader.cursor().position < end {
+                let loaded = reader.loaded.clone();
+                let is_ahead = matches!(&reader.ahead, Some(Ahead { next: Next::InFlight(_), .. }));
+                let batch = reader.next_batch(superblock.known_end, 100).expect("it is read again");
+                records.extend(batch.records.iter().map(|(address, record)| (*address, record.value.len())));
+                if reader.loaded != loaded {
+                    pieces_ahead += u32::from(is_ahead && reader.loaded.start < loaded.end);
+                    let is_ahead = matches!(&reader.ahead, Some(Ahead { next: Next::InFlight(_), .. }));
+                    if let Some(kind) = fault.filter(|_| is_ahead) {
+                        // It is read when it is waited for.
+                        disk.inject(Fault { operation: OperationKind::Read, nth: 1, kind, sticky: false });
+                        faults += 1;
+                    }
+                }
+            }
+            (records, pieces_ahead, faults)
+        };
+        let (expected, ..) = read(None, None);
+        let (found, pieces_ahead, _) = read(Some(end), None);
+        assert!(found == expected && pieces_ahead > 20, "{pieces_ahead} pieces");
+        let mut fired = disk.faults_fired();
+        for kind in [FaultKind::Error(5), FaultKind::ShortWrite] {
+            let (found, _, faults) = read(Some(end), Some(kind));
+            assert!(found == expected && faults > 20, "{kind:?}, {faults} times");
+            assert_eq!(disk.faults_fired(), fired + faults);
+            fired += faults;
+        }
     }
 
     #[test]

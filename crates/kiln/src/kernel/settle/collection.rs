@@ -119,7 +119,8 @@ impl Engine {
         goes_on: impl Fn() -> bool,
     ) -> Result<Collected<Part>> {
         let (mut newest_version, mut hashes) = (0, Vec::with_capacity(COLLECT_BATCH));
-        let mut reader = self.log_reader(segments, Cursor::at_seal(stretch.start));
+        let mut reader =
+            self.log_reader(segments, Cursor::at_seal(stretch.start)).reading_ahead_to(stretch.end);
         let bytes = stretch.end - stretch.start;
         let mut grants =
             self.settled.pace.begin(Stage::Reading, self.counted_bytes(stretch.start, stretch.end));
