@@ -206,7 +206,7 @@ impl Options {
     /// there are deletions of rows that may have settled. As long as nothing has settled, and the read cache has room for all that has left the log's memory, and most of that was given to it, four times as much
     /// may be there before it is due. Where settling is so slow that twice as much is out of memory, or
     /// what [`unsettled_bytes`](Self::unsettled_bytes) says, commits
-    /// that write tables are slowed to three quarters of its rate, each by a tenth of a second at the most. Durability does not depend on it.
+    /// that write tables are slowed, so that they add three quarters of what settles, each by a tenth of a second at the most. Durability does not depend on it.
     /// Without background threads it is [`persist`](crate::Kiln::persist) that settles.
     pub fn settle_log_bytes(mut self, bytes: u64) -> Options {
         self.settle_log_bytes = bytes;

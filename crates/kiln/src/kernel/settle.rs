@@ -9,10 +9,10 @@
 //!
 //! 1. *Choose S*, a place where the durable log could end, such that no snapshot, open or yet to come, lacks a version before it: where
 //!    one does, the beginning of the segment in which what it lacks begins.
-//! 2. *Collect* for every key of a table its newest record before S, put or tombstone, in the order of the keys; what does not fit into the memory for it
+//! 2. *Collect* for every key of a table its newest record before S, put or tombstone, in the order of the keys, but for puts that [something durable](collection) has replaced behind S; what does not fit into the memory for it
 //!    in [runs](crate::storage::runs) on disk. Have the superblock say how far the log goes, so that no root ever has what the log may seem never to have had. *Merge* them into the tree, range after range, each with a new root, so that the old tree and the
 //!    new one need not both have room. So the tree is, in the end, exactly what all records
-//!    before S come to, also where the log has something newer, which a crash might yet take.
+//!    before S come to, but where the log has something newer that no crash can take any more.
 //! 3. *Publish* S with the last merge's root, and then in the superblock, so that an older tree is never taken for this one. From now on
 //!    recovery takes no record of a table before S from the log.
 //! 4. *Remove* from the indexes the entries that still refer to records before S. Who finds none then finds the row in the tree.
