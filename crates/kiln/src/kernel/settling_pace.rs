@@ -387,20 +387,15 @@ mod tests {
         thread::sleep(WAIT_STEP * 20);
         pace.end_part(PART);
         let _moving = pressing(&pace);
-        let began = Instant::now();
-        let mut ahead = 0;
-        let mut waits = 0;
-        while waits < 3 {
-            // As long as they do not wait for the longest time they go on.
-            waits += u32::from(commit(&pace, AHEAD_BYTES) >= WAIT_STEP * 20);
-            ahead += AHEAD_BYTES;
-        }
-        let most = grant_of(PART) / FLOW_PART;
-        assert!((most..most + AHEAD_BYTES_MAX).contains(&ahead), "{ahead} for {most}");
-        // Five of the milliseconds in which the part before has settled are worth so much.
-        assert!(began.elapsed() >= WAIT_STEP * 5);
+        let (most, took) = (grant_of(PART) / FLOW_PART, pace.flow.lock().before.unwrap().1);
+        thread::sleep(took);
+        (0..=most / AHEAD_BYTES).for_each(|_| _ = commit(&pace, AHEAD_BYTES));
+        assert_eq!(pace.waits(), 0);
+        assert!(commit(&pace, AHEAD_BYTES_MAX) >= WAIT_STEP, "it is a part ahead");
+        assert!(commit(&pace, 0) >= WAIT_MAX);
         pace.begin(Stage::Merging, PART).reach(1, 1);
-        assert!(commit(&pace, 0) < WAIT_STEP);
+        commit(&pace, 0);
+        assert_eq!(pace.waits(), 2);
     }
 
     #[test]
