@@ -453,6 +453,22 @@ mod tests {
         assert_eq!((runs, pace.waits()), (5, 4), "the update, and the puts but for the first");
     }
 
+    /// Merging and removing granted nothing for the last rows of a part, and where there were few, or all of them were left out, nothing at all.
+    #[test]
+    fn c5b_all_of_a_part_is_granted_however_few_rows_it_has() {
+        let device = std::sync::Arc::new(SimulatedDevice::new(1));
+        let db = Options::new().background(false).settle_log_bytes(0).open_on(device).unwrap();
+        let table = db.table("table").unwrap();
+        (0..100_u8).for_each(|row| db.put(&table, [row], [row; 1_000]).unwrap().forget());
+        db.persist().unwrap();
+        let engine = db.engine();
+        let counted = engine.counted_bytes(engine.unsettled_from(), engine.log.hardened());
+        assert!(counted > 20_000);
+        assert_eq!(db.settle().unwrap(), 100);
+        let granted = engine.settled.pace.granted.load(Ordering::Relaxed);
+        assert!((grant_of(counted) - 100..=grant_of(counted)).contains(&granted), "{granted} for {counted}");
+    }
+
     #[test]
     fn nobody_waits_once_nothing_moves() {
         let pace = SettlingPace::new();

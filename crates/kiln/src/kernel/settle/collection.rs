@@ -5,8 +5,8 @@
 //!     |-- one thread --|------ another ------|-- a third --|      stretches begin where segments do
 //! ```
 //!
-//! What is there twice is not needed twice: a put whose key has a newer record that is durable, and no newer than what every snapshot may see, is left out, wherever that record lies. So rows that are
-//! updated all the time never come into the tree, though there always is some record of them in what settles. The log has them: a record stays there until it has settled itself, or has such a successor in
+//! What is there twice is not needed twice: a put whose key has a newer record that is durable, and no newer than what every snapshot may see, is left out, where that is found out at once. So rows that are
+//! updated all the time hardly ever come into the tree, though there always is some record of them in what settles. The log has them: a record stays there until it has settled itself, or has such a successor in
 //! turn, and recovery takes what the log has behind the tree's end before what the tree has. (Rejected: not to read segments of which nothing counts as live. So do deletions that are forgotten, and they have to
 //! settle if what they delete does.)
 
@@ -160,6 +160,7 @@ impl Engine {
                 collector.add(address, &record)?;
             }
         }
+        grants.reach(reader.cursor().position - stretch.start, bytes);
         // Of who was told to stop nothing is wanted.
         let newest = if goes_on() { collector.finish()? } else { Part::default() };
         Ok(Collected::Whole { newest, newest_version })
@@ -180,7 +181,8 @@ impl Engine {
             if candidate == address {
                 return false;
             }
-            // It is the key's, or another one's: then the next one may be the key's; or none is, since this record has settled before.
+            // It is the key's, or another one's: then the next one may be the key's; or none is, since this record has settled before, or a deletion of it is
+            // forgotten, which lies in the part then (`can_settle_to`), and is never left out.
             if candidate < part_end {
                 continue;
             }

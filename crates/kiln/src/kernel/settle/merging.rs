@@ -39,7 +39,11 @@ impl Rows for SettlingRows<'_> {
             }
             self.count += 1;
             match self.walk.next()? {
-                None => return Ok(false),
+                None => {
+                    // There may have been few, or none.
+                    self.grants.reach(1, 1);
+                    return Ok(false);
+                }
                 Some(entry) if entry.shape.kind.is_put() && self.only_deletions => {}
                 Some(entry) if self.begun.is_some_and(|begun| begun.has(entry.tree_key, entry.address)) => {}
                 Some(entry) => break entry,

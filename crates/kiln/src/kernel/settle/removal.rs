@@ -69,6 +69,7 @@ impl Engine {
                 has_more = true;
             }
             if !has_more {
+                grants.reach(1, 1);
                 break;
             }
             grants.reach(walk.passed(), count);
