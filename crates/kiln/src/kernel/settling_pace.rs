@@ -214,7 +214,7 @@ impl SettlingPace {
         }
     }
 
-    /// For a commit, if commits are slowed: waits until what was taken so far is granted.
+    /// For a commit, if commits are slowed: waits until what was taken so far is granted, or flows, for a while.
     pub(super) fn wait(&self) {
         if !self.is_pressing() {
             return;

@@ -126,7 +126,7 @@ pub(crate) struct BegunMerge {
 }
 
 impl BegunMerge {
-    /// The tree has what the log says of a key at this address, where nothing else before the end of what was to settle says more.
+    /// The tree has what the log says of a key at this address, where nothing else before the end of what was to settle says more; or that was left out, for something newer that is durable, which hides it.
     pub(crate) fn has(&self, key: &[u8], address: u64) -> bool {
         key <= &self.last_key[..] && address < self.to
     }
