@@ -399,7 +399,6 @@ impl Engine {
     /// The same, for who has settling locked.
     fn settle_alone<'a>(&'a self, end: Address, moving: &mut Option<Moving<'a>>) -> Result<Settling> {
         self.check_writable()?;
-        self.settled.pace.begin_part();
         // Dropped segments stay readable meanwhile.
         let segments = self.segments.hold();
         let log_begin = self.log.begin();
@@ -411,6 +410,7 @@ impl Engine {
         self.settled.tree.check_not_failed()?;
         // What an earlier removal has left, where it came to no end, settles once more.
         let begin = self.settled.removed_to.load(Ordering::SeqCst).max(log_begin).min(settled_to);
+        self.settled.pace.begin_part();
         let collected = self.collect_most(&segments, (begin, end), settled_to)?;
         let Some((newest, newest_version, end)) = collected else { return Ok(Settling::default()) };
         self.check_writable()?;

@@ -63,23 +63,23 @@ pub(crate) struct SettlingPace {
 struct Flow {
     /// When the part that settles was begun.
     part_began: Instant,
-    /// Since when it flows, and what had been granted by then.
+    /// Since when it flows, and what had been granted, or had flowed, by then.
     since: Instant,
-    granted: u64,
+    due: u64,
     /// What the part before was granted, and in which time.
     before: Option<(u64, Duration)>,
 }
 
 impl Flow {
-    fn begin(&mut self, granted: u64) {
-        (self.since, self.granted) = (Instant::now(), granted);
+    fn begin(&mut self, due: u64) {
+        (self.since, self.due) = (Instant::now(), due);
     }
 
     /// How far commits may be ahead of what is granted.
     fn ahead(&self, granted: u64) -> u64 {
         let Some((bytes, took)) = self.before else { return 0 };
         let times = self.since.elapsed().div_duration_f64(took);
-        let due = self.granted.saturating_add((bytes as f64 * times) as u64);
+        let due = self.due.saturating_add((bytes as f64 * times) as u64);
         due.saturating_sub(granted).min(bytes / FLOW_PART)
     }
 }
@@ -144,7 +144,7 @@ impl SettlingPace {
             flow: Mutex::new(Flow {
                 part_began: Instant::now(),
                 since: Instant::now(),
-                granted: 0,
+                due: 0,
                 before: None,
             }),
             waits: AtomicU64::new(0),
@@ -153,14 +153,15 @@ impl SettlingPace {
 
     /// A part of the log begins to settle.
     pub(super) fn begin_part(&self) {
-        let mut flow = self.flow.lock();
-        flow.part_began = Instant::now();
-        flow.begin(self.granted.load(Ordering::Relaxed));
+        self.flow.lock().part_began = Instant::now();
     }
 
-    /// It has settled, and counted for so many bytes.
+    /// It has settled, and counted for so many bytes. What flows goes on from where it is, however long the next part will take.
     pub(super) fn end_part(&self, bytes: u64) {
         let mut flow = self.flow.lock();
+        let granted = self.granted.load(Ordering::Relaxed);
+        let due = granted.saturating_add(flow.ahead(granted));
+        flow.begin(due);
         flow.before = Some((grant_of(bytes), flow.part_began.elapsed().max(WAIT_STEP)));
     }
 
@@ -196,21 +197,26 @@ impl SettlingPace {
         self.is_pressing.store(presses, Ordering::SeqCst);
     }
 
-    /// How far what was taken is ahead of what is granted, and flows.
+    /// How far what was taken is ahead of what is granted.
+    fn bytes_ahead_of_grants(&self, taken: u64) -> u64 {
+        taken.saturating_sub(self.granted.load(Ordering::Relaxed))
+    }
+
+    /// And of what flows.
     fn bytes_ahead(&self, taken: u64) -> u64 {
+        let flow = self.flow.lock();
         let granted = self.granted.load(Ordering::Relaxed);
-        match taken.saturating_sub(granted) {
-            few if few < AHEAD_BYTES => few,
-            many => many.saturating_sub(self.flow.lock().ahead(granted)),
-        }
+        taken.saturating_sub(granted).saturating_sub(flow.ahead(granted))
     }
 
     /// Takes so many bytes for a commit, if commits are slowed: those that come later wait for them.
     fn take(&self, bytes: u64) {
         if self.is_pressing() {
             let taken = self.taken.fetch_add(bytes, Ordering::Relaxed) + bytes;
-            let too_many = self.bytes_ahead(taken).saturating_sub(AHEAD_BYTES_MAX);
-            self.taken.fetch_sub(too_many.min(bytes), Ordering::Relaxed);
+            if self.bytes_ahead_of_grants(taken) > AHEAD_BYTES_MAX {
+                let too_many = self.bytes_ahead(taken).saturating_sub(AHEAD_BYTES_MAX);
+                self.taken.fetch_sub(too_many.min(bytes), Ordering::Relaxed);
+            }
         }
     }
 
@@ -220,6 +226,9 @@ impl SettlingPace {
             return;
         }
         let taken = self.taken.load(Ordering::Relaxed);
+        if self.bytes_ahead_of_grants(taken) < AHEAD_BYTES {
+            return;
+        }
         let steps = (self.bytes_ahead(taken) / AHEAD_BYTES) as u32;
         if steps == 0 {
             return;
@@ -396,6 +405,36 @@ mod tests {
         pace.begin(Stage::Merging, PART).reach(1, 1);
         commit(&pace, 0);
         assert_eq!(pace.waits(), 2);
+    }
+
+    /// The next part took back what commits were ahead by: where it was slower than the one before they stood still until it had granted as much.
+    #[test]
+    fn c5b_what_has_flowed_is_not_taken_back_where_a_part_ends() {
+        const PART: u64 = 64 << 20;
+        let pace = SettlingPace::new();
+        pace.begin_part();
+        pace.end_part(PART);
+        let _moving = pressing(&pace);
+        let (most, took) = (grant_of(PART) / FLOW_PART, pace.flow.lock().before.unwrap().1);
+        pace.begin_part();
+        thread::sleep(took * FLOW_PART as u32);
+        pace.take(most);
+        assert_eq!(pace.bytes_ahead(most), 0);
+        pace.end_part(PART);
+        pace.begin_part();
+        assert_eq!(pace.bytes_ahead(most), 0);
+    }
+
+    /// Who waited went on waiting although what was left flowed, where that was little.
+    #[test]
+    fn c5b_the_last_bytes_flow_like_all_others() {
+        const PART: u64 = 64 << 20;
+        let pace = SettlingPace::new();
+        pace.begin_part();
+        pace.end_part(PART);
+        let _moving = pressing(&pace);
+        thread::sleep(WAIT_STEP);
+        assert_eq!(pace.bytes_ahead(AHEAD_BYTES - 1), 0);
     }
 
     #[test]
