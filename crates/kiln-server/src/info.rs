@@ -114,6 +114,7 @@ fn memory(source: &Source<'_>, text: &mut String) {
     line(text, "cold_read_bytes", statistics.cold_read_bytes);
     line(text, "reads_in_flight", statistics.reads_in_flight);
     line(text, "warmed_up_records", statistics.warmed_up_records);
+    line(text, "neighbours_read", statistics.neighbours_read);
     line(text, "handed_over_records", statistics.handed_over_records);
     line(text, "warmed_up_leaves", statistics.warmed_up_leaves);
     line(text, "index_memory_bytes", index_bytes);

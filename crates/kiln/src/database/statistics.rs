@@ -74,6 +74,8 @@ pub struct Statistics {
     /// Records that the database has brought into the read cache by itself, since it was opened, for reads to find them there: those do not count among the ones that
     /// were read from disk.
     pub warmed_up_records: u64,
+    /// Records that came into the read cache with others that were read from disk, behind which they lie in the log: nor do these.
+    pub neighbours_read: u64,
     /// Records that the database has given the read cache to keep, before they left the log's memory.
     pub handed_over_records: u64,
     /// Leaves of what has settled that it has brought into memory so.
@@ -230,6 +232,7 @@ pub(super) fn collect(engine: &Engine) -> Statistics {
         ordered_index_bytes: ordered.map(|ordered| ordered.memory_bytes() as u64).sum(),
         cold_reads: engine.cold.reads.load(Ordering::Relaxed),
         warmed_up_records: engine.warm_up.records.load(Ordering::Relaxed),
+        neighbours_read: engine.cold.neighbours.records.load(Ordering::Relaxed),
         handed_over_records: engine.shares.hand_over.records.load(Ordering::Relaxed),
         warmed_up_leaves: engine.warm_up.leaves.load(Ordering::Relaxed),
         cold_read_bytes: engine.cold.read_bytes.load(Ordering::Relaxed),

@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::io;
 
 use super::engine::Engine;
+use super::neighbours::Neighbours;
 use super::read::keys::{FoundKey, Wanted};
 use super::read_ahead::Reads;
 use super::shares::CacheBytes;
@@ -21,6 +22,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 /// What cold records are found by, and what was done to find them.
 pub(crate) struct Cold {
     pub(crate) cache: RecordCache,
+    pub(crate) neighbours: Neighbours,
     /// Records read from disk, and the bytes of their blocks.
     pub(crate) reads: AtomicU64,
     pub(crate) read_bytes: AtomicU64,
@@ -41,6 +43,7 @@ impl Cold {
         }
         Ok(Cold {
             cache,
+            neighbours: Neighbours::new(),
             reads: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
             record_bytes: AtomicU64::new(0),
@@ -194,10 +197,23 @@ impl Engine {
         }
     }
 
-    /// Reads a record from disk, checked; also says how many bytes that took.
+    /// Reads a record from disk, checked, and its [neighbours](super::neighbours) if it has any that are wanted; also says how many bytes that took.
     fn read_from_disk(&self, address: Address) -> Result<(OwnedRecord, u64)> {
         let likely_bytes = self.cold.likely_bytes(address, self.segments.segment_bytes());
-        extent::read_record(&self.segments, address, likely_bytes)
+        let neighbours_end = self.neighbours_end(address);
+        let all_bytes = neighbours_end.map_or(0, |end| (end - address) as usize);
+        let blocks = match extent::read_blocks(&self.segments, address, likely_bytes.max(all_bytes)) {
+            // It may be another record's block that cannot be read.
+            Err(_) if all_bytes > likely_bytes => extent::read_blocks(&self.segments, address, likely_bytes)?,
+            blocks => blocks?,
+        };
+        let record = OwnedRecord::parse(address, blocks.bytes());
+        let record = record.map_err(|what| self.segments.corrupted(address, what))?;
+        if neighbours_end.is_some() {
+            let behind = blocks.bytes().get(record.shape.bytes() as usize..).unwrap_or_default();
+            self.take_neighbours(address + record.shape.bytes(), behind);
+        }
+        Ok((record, blocks.bytes_read))
     }
 
     /// The same for who asks for its key; it counts, and stays in the cache.

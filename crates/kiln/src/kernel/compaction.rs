@@ -377,12 +377,19 @@ impl Engine {
     ) -> impl Iterator<Item = (Address, u64, DiskRecord<'b>)> {
         let is_nobodys = |object| self.objects.get(object).is_some_and(ObjectState::is_nobodys);
         let puts = batch.records.iter().filter(|(_, record)| record.shape.kind.is_put());
-        let puts = puts.filter(move |(_, record)| !is_nobodys(record.shape.object));
-        let hashed: Vec<_> = puts
+        self.newest_of(puts.filter(move |(_, record)| !is_nobodys(record.shape.object)).copied())
+    }
+
+    /// Those records that may be their keys' newest ones, each with its place and its key's hash.
+    pub(super) fn newest_of<'b>(
+        &self,
+        records: impl Iterator<Item = (Address, DiskRecord<'b>)>,
+    ) -> impl Iterator<Item = (Address, u64, DiskRecord<'b>)> {
+        let hashed: Vec<_> = records
             .map(|(address, record)| {
                 let hash = self.hash(record.shape.object, record.key);
                 self.index.prefetch(hash);
-                (*address, hash, *record)
+                (address, hash, record)
             })
             .collect();
         hashed.into_iter().filter(|(address, hash, _)| self.may_be_newest(*address, *hash))

@@ -8,7 +8,7 @@
 //!   change                               one write of it: locating, placing, installing
 //!   single, batch                        transactions on one key, and many of them
 //!   backoff                              pauses where two are in each other's way
-//!   cold, read_ahead                     reading records that are on disk, many of them at once
+//!   cold, read_ahead, neighbours         reading records that are on disk, many of them at once
 //!   pending_read                         reading for who does not want to wait
 //!   snapshot, session, receipt           what it gives out
 //!   session_operations                   a session's transactions on one key
@@ -56,6 +56,7 @@ pub(crate) mod life;
 pub(crate) mod load;
 pub(crate) mod losses;
 pub(crate) mod named_snapshot;
+mod neighbours;
 mod newest;
 pub(crate) mod notes;
 pub(crate) mod object;

@@ -9,6 +9,8 @@
 //! operation that it would be alone. So reading ahead has no effect but on speed: it leaves out what it cannot find, read or
 //! believe, whatever the reason, and the operation meets the reason by itself. A segment that is dropped meanwhile is one of them: its file
 //! is still open, and the address is part of the checksum, so that the records of its next use are never taken for its own.
+//!
+//! Of records that lie in the same blocks one is read, and the others [ride](Reads::riders) with it; what follows may come too ([`neighbours`](super::neighbours)).
 
 use std::collections::VecDeque;
 
@@ -40,6 +42,8 @@ pub(crate) struct Reads {
     queue: Box<dyn ReadQueue>,
     buffers: Vec<AlignedBuffer>,
     in_flight: Vec<InFlight>,
+    /// What is read with another one, whose token that is.
+    riders: Vec<(usize, InFlight)>,
     /// The items that something was read for, and that were not run yet, in order.
     ahead: VecDeque<usize>,
 }
@@ -48,15 +52,36 @@ pub(crate) struct Reads {
 #[derive(Clone, Copy, Debug, Default)]
 struct InFlight {
     address: Address,
+    /// What is read of the log ends there.
+    end: Address,
     /// Which of the batch's items it is for; `None` if it is done.
     item: Option<usize>,
     /// So many newer records of the item were read before it.
     newer: usize,
+    /// What lies behind the record is to come in, too.
+    has_neighbours: bool,
 }
 
 impl InFlight {
-    fn first(item: usize, address: Address) -> InFlight {
-        InFlight { address, item: Some(item), newer: 0 }
+    /// The first record to be read for an item, which is probably no longer than that.
+    fn first(item: usize, address: Address, likely_bytes: usize) -> InFlight {
+        InFlight {
+            address,
+            end: address + likely_bytes as u64,
+            item: Some(item),
+            newer: 0,
+            has_neighbours: false,
+        }
+    }
+
+    /// A record that is to be read instead of this one, or more of it.
+    fn then(self, address: Address, bytes: usize, newer: usize) -> InFlight {
+        InFlight { address, end: address + bytes as u64, newer, has_neighbours: false, ..self }
+    }
+
+    /// Where what is read begins.
+    fn start(&self) -> Address {
+        self.address - self.address % BLOCK_BYTES as u64
     }
 }
 
@@ -195,11 +220,11 @@ impl ReadAhead<'_> {
             while self.next_item < count && self.may_submit(length) {
                 let (item, hash) = (self.next_item, hash_of(self.next_item));
                 self.next_item += 1;
-                let candidate = self.candidate(hash);
-                if let Some(ColdRecord { address, is_newest }) = candidate
-                    && self.submit(InFlight::first(item, address), self.likely_bytes(address))
-                {
-                    self.begun_newest += u64::from(is_newest);
+                let Some(ColdRecord { address, is_newest }) = self.candidate(hash) else { continue };
+                let read = InFlight::first(item, address, self.likely_bytes(address));
+                let rides = self.ride(read);
+                if rides || self.submit(self.with_neighbours(read)) {
+                    self.begun_newest += u64::from(is_newest && !rides);
                     self.reads.iter_mut().for_each(|reads| reads.ahead.push_back(item));
                 }
             }
@@ -209,7 +234,8 @@ impl ReadAhead<'_> {
                 continue;
             }
             let Some(reads) = &mut self.reads else { return };
-            if !reads.in_flight.iter().any(is_for_these) {
+            let mut riders = reads.riders.iter().map(|(_, read)| read);
+            if !reads.in_flight.iter().any(is_for_these) && !riders.any(is_for_these) {
                 return;
             }
             if matches!(self.step(), Step::Broken) {
@@ -233,7 +259,8 @@ impl ReadAhead<'_> {
     pub(crate) fn begin(&mut self, item: usize, hash: u64) -> bool {
         let candidate = self.candidate(hash);
         candidate.is_some_and(|cold| {
-            self.submit(InFlight::first(item, cold.address), self.likely_bytes(cold.address))
+            let read = InFlight::first(item, cold.address, self.likely_bytes(cold.address));
+            self.submit(self.with_neighbours(read))
         })
     }
 
@@ -275,13 +302,33 @@ impl ReadAhead<'_> {
         self.in_flight_count < self.in_flight_max && ahead < self.ahead_max + length
     }
 
+    /// The same read, of what lies behind the record as well, if it seems to be wanted.
+    fn with_neighbours(&self, read: InFlight) -> InFlight {
+        match self.engine.neighbours_end(read.address) {
+            Some(end) => InFlight { end: end.max(read.end), has_neighbours: true, ..read },
+            None => read,
+        }
+    }
+
+    /// Has a record come with one that is in flight, if its blocks are read for that.
+    fn ride(&mut self, rider: InFlight) -> bool {
+        let Some(reads) = &mut self.reads else { return false };
+        let carries = |read: &InFlight| {
+            let end = read.end.next_multiple_of(BLOCK_BYTES as u64);
+            read.item.is_some() && read.start() <= rider.address && rider.end <= end
+        };
+        let token = reads.in_flight.iter().position(carries);
+        reads.riders.extend(token.map(|token| (token, rider)));
+        token.is_some()
+    }
+
     /// False if it cannot be.
-    fn submit(&mut self, in_flight: InFlight, record_bytes: usize) -> bool {
+    fn submit(&mut self, in_flight: InFlight) -> bool {
         let (engine, address) = (self.engine, in_flight.address);
         let Ok(file) = engine.segments.file(address) else { return false };
         let segment_bytes = engine.segments.segment_bytes();
-        let (offset, skip) = block_of(address % segment_bytes);
-        let bytes = (skip + record_bytes).next_multiple_of(BLOCK_BYTES);
+        let offset = in_flight.start() % segment_bytes;
+        let bytes = ((in_flight.end - in_flight.start()) as usize).next_multiple_of(BLOCK_BYTES);
         if offset + bytes as u64 > segment_bytes {
             return false;
         }
@@ -309,52 +356,66 @@ impl ReadAhead<'_> {
     fn take(&mut self, finished: FinishedRead) -> Option<usize> {
         let cold = &self.engine.cold;
         let reads = self.reads.as_mut()?;
-        let in_flight = std::mem::take(&mut reads.in_flight[finished.token as usize]);
-        let InFlight { address, item, newer } = in_flight;
+        let token = finished.token as usize;
+        let in_flight = std::mem::take(&mut reads.in_flight[token]);
+        let riders: Vec<_> = reads.riders.extract_if(.., |rider| rider.0 == token).collect();
         self.in_flight_count -= 1;
         cold.in_flight.fetch_sub(1, Ordering::Relaxed);
-        let (_, skip) = block_of(address);
-        let mut rest = None;
+        let mut goes_on = false;
         if let Ok(count) = finished.outcome {
-            let bytes = finished.buffer.get(skip..count).unwrap_or_default();
-            let word = bytes.first_chunk::<8>().map(|word| u64::from_le_bytes(*word));
-            match (word.and_then(Shape::parse), item) {
-                // Unless the file ends before the record does.
-                (Some(shape), Some(_)) if skip + shape.bytes() as usize > finished.buffer.len() => {
-                    cold.read_bytes.fetch_add(count as u64, Ordering::Relaxed);
-                    // What the cache would not keep is left to who asks for it.
-                    rest = cold.cache.can_keep(shape.bytes()).then_some((in_flight, shape.bytes() as usize));
-                }
-                _ => {
-                    let unchecked =
-                        planted(Bug::ReadAheadUnchecked).then(|| with_right_checksum(address, bytes));
-                    if let Ok(record) = DiskRecord::parse(address, unchecked.as_deref().unwrap_or(bytes)) {
-                        cold.note_read(record.shape.bytes(), count as u64);
-                        let others = || reads.in_flight.iter().filter(|read| read.item.is_some());
-                        let misplaced = planted(Bug::ReadAheadMisplaced).then(|| others().next()).flatten();
-                        let address = misplaced.map_or(address, |other| other.address);
-                        cold.cache.admit(address, &record, &self.engine.is_newest());
-                        let previous = record.previous;
-                        let is_wanted = record.version > self.version_max
-                            && newer < NEWER_MAX
-                            && previous >= self.engine.log.begin()
-                            && previous != NO_ADDRESS
-                            && !cold.cache.has(previous);
-                        let bytes = cold.likely_bytes(previous, self.engine.segments.segment_bytes());
-                        let read = InFlight { address: previous, item, newer: newer + 1 };
-                        rest = (is_wanted && item.is_some()).then_some((read, bytes));
-                    }
-                }
+            cold.read_bytes.fetch_add(count as u64, Ordering::Relaxed);
+            let bytes = |read: &InFlight| {
+                finished.buffer.get((read.address - in_flight.start()) as usize..count).unwrap_or_default()
+            };
+            let rest = self.admit(&in_flight, bytes(&in_flight), |bytes| cold.note_read(bytes, 0));
+            goes_on = rest.is_some_and(|read| self.submit(read));
+            for (_, rider) in &riders {
+                let note = |_| _ = cold.neighbours.records.fetch_add(1, Ordering::Relaxed);
+                let rest = self.admit(rider, bytes(rider), note).filter(|_| self.room() > 0);
+                // What there is no room for is left to who asks for it.
+                rest.map(|read| self.submit(read));
+            }
+            if in_flight.has_neighbours {
+                self.engine.take_neighbours(in_flight.address, bytes(&in_flight));
             }
         }
         self.engine.watch_reads();
-        if finished.buffer.len() <= KEPT_BUFFER_BYTES_MAX {
+        if finished.buffer.len() <= KEPT_BUFFER_BYTES_MAX
+            && let Some(reads) = &mut self.reads
+        {
             reads.buffers.push(finished.buffer);
         }
-        match rest {
-            Some((read, record_bytes)) if self.submit(read, record_bytes) => None,
-            _ => item,
+        in_flight.item.filter(|_| !goes_on)
+    }
+
+    /// Puts a record into the cache, with whose first byte the bytes begin, and notes how long it is. Gives what else is to be read for its item.
+    fn admit(&self, read: &InFlight, bytes: &[u8], note: impl FnOnce(u64)) -> Option<InFlight> {
+        let InFlight { address, newer, .. } = *read;
+        let cold = &self.engine.cold;
+        let word = bytes.first_chunk::<8>().map(|word| u64::from_le_bytes(*word));
+        let is_cut = |shape: &Shape| shape.bytes() > bytes.len() as u64;
+        read.item?;
+        if let Some(shape) = word.and_then(Shape::parse).filter(is_cut) {
+            // What the cache would not keep is left to who asks for it, and so is what was read whole and is cut all the same: the file ends before it does.
+            let end = read.end.next_multiple_of(BLOCK_BYTES as u64);
+            let is_to_come = address + shape.bytes() > end && cold.cache.can_keep(shape.bytes());
+            return is_to_come.then(|| read.then(address, shape.bytes() as usize, newer));
         }
+        let unchecked = planted(Bug::ReadAheadUnchecked).then(|| with_right_checksum(address, bytes));
+        let record = DiskRecord::parse(address, unchecked.as_deref().unwrap_or(bytes)).ok()?;
+        note(record.shape.bytes());
+        let others =
+            || self.reads.iter().flat_map(|reads| &reads.in_flight).filter(|read| read.item.is_some());
+        let misplaced = planted(Bug::ReadAheadMisplaced).then(|| others().next()).flatten();
+        let address = misplaced.map_or(address, |other| other.address);
+        cold.cache.admit_ahead(address, &record, &self.engine.is_newest());
+        let previous = record.previous;
+        let is_wanted = record.version > self.version_max
+            && newer < NEWER_MAX
+            && previous >= self.engine.log.begin()
+            && previous != NO_ADDRESS
+            && !cold.cache.has(previous);
+        is_wanted.then(|| read.then(previous, self.likely_bytes(previous), newer + 1))
     }
 }
 
@@ -368,6 +429,7 @@ impl Drop for ReadAhead<'_> {
         }
         if self.in_flight_count == 0 {
             reads.in_flight.clear();
+            reads.riders.clear();
             reads.ahead.clear();
             self.engine.cold.give_back(reads);
         }
@@ -382,6 +444,7 @@ impl Cold {
             queue: engine.segments.read_queue(),
             buffers: Vec::new(),
             in_flight: Vec::new(),
+            riders: Vec::new(),
             ahead: VecDeque::new(),
         })
     }
@@ -404,12 +467,6 @@ fn with_right_checksum(address: Address, bytes: &[u8]) -> Vec<u8> {
     let mut bytes = [&[0; 8], bytes].concat();
     let _ = record::finish(address, &mut bytes, 8);
     bytes.split_off(8)
-}
-
-/// Where the block that holds a byte begins, and where in the block the byte is.
-fn block_of(offset: u64) -> (u64, usize) {
-    let skip = offset % BLOCK_BYTES as u64;
-    (offset - skip, skip as usize)
 }
 
 #[cfg(test)]

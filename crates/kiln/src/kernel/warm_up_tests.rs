@@ -165,7 +165,8 @@ fn what_was_written_anew_since_does_not_come_in() {
     };
     let before = superseded_in_cache();
     assert!(before.0 > before.1 + 300, "{before:?}");
-    assert!(warm_up(&db) > u64::from(ROWS) / 8);
+    // Most of the others have come with those that were written over.
+    assert!(warm_up(&db) > u64::from(ROWS) / 16);
     assert!(superseded_in_cache().1 <= before.1, "{:?}, and {before:?} before", superseded_in_cache());
 }
 

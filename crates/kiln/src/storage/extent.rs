@@ -284,13 +284,25 @@ fn parse_item(address: Address, rest: &[u8]) -> Result<Item<'_>, (Address, &'sta
     }
 }
 
-/// Reads one record from disk, checked, and tells how many bytes were read for it. It takes one read if the record has at most
+/// Blocks of the log that were read for a record.
+pub(crate) struct Blocks {
+    buffer: AlignedBuffer,
+    /// Where the record begins in them.
+    skip: usize,
+    /// So many bytes were read in all.
+    pub(crate) bytes_read: u64,
+}
+
+impl Blocks {
+    /// What was read from the record on.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.buffer[self.skip..]
+    }
+}
+
+/// Reads the blocks of one record from disk. It takes one read if the record has at most
 /// `likely_bytes`, which hold its header and do not go beyond the segment.
-pub(crate) fn read_record(
-    segments: &Segments,
-    address: Address,
-    likely_bytes: usize,
-) -> Result<(record::OwnedRecord, u64)> {
+pub(crate) fn read_blocks(segments: &Segments, address: Address, likely_bytes: usize) -> Result<Blocks> {
     let block = address & !(BLOCK_BYTES as u64 - 1);
     let skip = (address - block) as usize;
     let segment_rest = (segments.segment_bytes() - block % segments.segment_bytes()) as usize;
@@ -300,7 +312,7 @@ pub(crate) fn read_record(
         Ok(buffer)
     };
     let mut buffer = read(skip + likely_bytes)?;
-    let mut bytes_read = buffer.len();
+    let mut bytes_read = buffer.len() as u64;
     let word = buffer
         .get(skip..)
         .and_then(|bytes| bytes.first_chunk::<8>())
@@ -309,10 +321,19 @@ pub(crate) fn read_record(
         && skip + shape.bytes() as usize > buffer.len()
     {
         buffer = read(skip + shape.bytes() as usize)?;
-        bytes_read += buffer.len();
+        bytes_read += buffer.len() as u64;
     }
-    let record = record::OwnedRecord::parse(address, &buffer[skip..]);
-    record.map(|record| (record, bytes_read as u64)).map_err(|what| segments.corrupted(address, what))
+    Ok(Blocks { buffer, skip, bytes_read })
+}
+
+/// Reads one record from disk, checked, as [`read_blocks`].
+pub(crate) fn read_record(
+    segments: &Segments,
+    address: Address,
+    likely_bytes: usize,
+) -> Result<record::OwnedRecord> {
+    let blocks = read_blocks(segments, address, likely_bytes)?;
+    record::OwnedRecord::parse(address, blocks.bytes()).map_err(|what| segments.corrupted(address, what))
 }
 
 #[cfg(test)]

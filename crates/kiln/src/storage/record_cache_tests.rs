@@ -190,6 +190,26 @@ fn what_the_protected_ring_has_no_room_for_stays_in_the_probation() {
     assert!(found() > before * 6 / 10, "{} of {before}", found());
 }
 
+/// All that batches read was asked for, and all that scans pass: it took the place of what is asked for again and again.
+#[test]
+fn who_asks_for_what_was_read_ahead_for_it_does_not_count_and_who_comes_then_does() {
+    let cache = RecordCache::new(1 << 20, 1 << 20).unwrap();
+    let admit_ahead = |number: u64| {
+        cache.admit_ahead(8 * number, &record(8 * number, 100).as_disk_record(), &|_, _| true);
+    };
+    (1..=5_000).for_each(admit_ahead);
+    let found = |numbers| count_numbers(&cache, numbers);
+    // Who they were read for, and of some somebody else.
+    let there = found(1..=5_000);
+    assert!(there > 4_900, "{there}");
+    assert!(found(1..=500) > 480);
+    for number in 5_001..=12_000 {
+        admit_ahead(number);
+        assert!(is_found(&cache, 8 * number));
+    }
+    assert!(found(1..=500) > 450, "{} of those that were asked for twice", found(1..=500));
+}
+
 /// A bucket of eight entries has five on average, and one in eight is full: whoever came next took the entry of another one, whose record was lost though there was room for it.
 #[test]
 fn hardly_a_record_is_lost_for_want_of_an_entry() {

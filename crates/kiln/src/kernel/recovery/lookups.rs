@@ -58,7 +58,7 @@ impl Recovery<'_> {
         for newest in self.index.addresses_of(hash) {
             let mut address = newest;
             while address != NO_ADDRESS && address >= self.superblock.begin {
-                let (record, _) = extent::read_record(self.segments, address, HEADER_BYTES)?;
+                let record = extent::read_record(self.segments, address, HEADER_BYTES)?;
                 if record.shape.object != object || record.key() != key {
                     break;
                 }

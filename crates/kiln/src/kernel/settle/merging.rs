@@ -55,7 +55,7 @@ impl Rows for SettlingRows<'_> {
             Some((expires_at, value)) => row.set(entry.tree_key, Some(value), expiry(expires_at)),
             None => {
                 let bytes = entry.shape.bytes() as usize;
-                let (record, _) = extent::read_record(self.segments, entry.address, bytes)?;
+                let record = extent::read_record(self.segments, entry.address, bytes)?;
                 row.set(entry.tree_key, Some(record.value()), expiry(record.expires_at()));
             }
         }

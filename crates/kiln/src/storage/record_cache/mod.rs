@@ -9,7 +9,7 @@
 //!          [8 entries][8] ...    [address | record][..] ...       [address | record][..] ...
 //!                                 ^ begin        ^ end             ^ begin          ^ end       rings, as the log's
 //!
-//!  entry:  | tag 15 | referenced 1 | protected 1 | position 47 |   (bit 63 first)
+//!  entry:  | tag 14 | awaited 1 | referenced 1 | protected 1 | position 47 |   (bit 63 first)
 //! ```
 //!
 //! A record is entered in one of two buckets: in the second one where the first is nearly full and that one is not. With one, each tenth record that came had its entry take the place of another's.
@@ -18,6 +18,8 @@
 //! lost its record, but tells that there was one: whoever is read again while such a *ghost* is left goes to the protected ring,
 //! everybody else to the probation, unless the protected ring has room. A record that was asked for (`referenced`) when its turn to leave comes moves from the
 //! probation to the protected ring, or once around the protected one.
+//!
+//! What was [read ahead](RecordCache::admit_ahead) of who is to ask for it is *awaited*, and only who asks for it after that one counts: else all that batches read, and all that scans pass, would be protected.
 //!
 //! **What is superseded goes first**: whoever makes room asks of each record whether it is still its key's newest. Those of the protected ring that are not pay for others, which go on though nobody has asked for
 //! them: [`CREDIT_TIMES`] words for each of theirs. So where keys are updated all over the place, and a fifth of the memory or more is superseded, what is live stays, as it would if it were written anew; and where less is, what was asked for stays, as where
@@ -29,7 +31,7 @@
 //! So a scan passes through an eighth of the memory. In a simulation (a million records, cache of an eighth of them) 82 of
 //! 100 reads of a Zipf distribution with theta 0.99 hit, and 79 when every second read was of a scan; a clock without
 //! probation comes to 80 and 69, one that admits only what misses twice to 83 and 79. *Rejected*: that last one. Reads ahead
-//! ([`cold`](crate::kernel::cold)) leave what they have read in the cache for who wants it, and nothing must be refused for that.
+//! ([`read_ahead`](crate::kernel::read_ahead)) leave what they have read in the cache for who wants it, and nothing must be refused for that.
 //!
 //! How much of the memory is used, and how it is divided, can change ([`division`]): what fits then stays. The protected ring's end need not be used at first, for
 //! as long as somebody else has that memory.
@@ -185,9 +187,9 @@ impl RecordCache {
             if !holds && !planted(Bug::CachedNotValidated) {
                 return None;
             }
-            if !entry.is_referenced() {
+            let marked = entry.asked_for().0;
+            if marked != entry.0 {
                 // If the entry has changed, it is about another record, or has been marked.
-                let marked = entry.referenced().0;
                 let _ = slot.compare_exchange(entry.0, marked, Ordering::Relaxed, Ordering::Relaxed);
             }
             self.hits.note(0);
@@ -214,7 +216,14 @@ impl RecordCache {
     /// Keeps a checked record that was read at `address`, or that leaves the log's memory, and is durable; unless it is too long, or somebody else is at work on the shard.
     pub(crate) fn admit(&self, address: Address, record: &DiskRecord<'_>, is_newest: IsNewest<'_>) {
         if let Some(mut ends) = self.shards[self.shard_of(hash_of(address))].writer.try_lock() {
-            self.admit_with(&mut ends, address, record, is_newest);
+            self.admit_with(&mut ends, (address, false), record, is_newest);
+        }
+    }
+
+    /// The same for a record that was read for somebody who is going to ask for it.
+    pub(crate) fn admit_ahead(&self, address: Address, record: &DiskRecord<'_>, is_newest: IsNewest<'_>) {
+        if let Some(mut ends) = self.shards[self.shard_of(hash_of(address))].writer.try_lock() {
+            self.admit_with(&mut ends, (address, true), record, is_newest);
         }
     }
 
@@ -222,7 +231,7 @@ impl RecordCache {
     pub(crate) fn take_over(&self, address: Address, record: &DiskRecord<'_>, is_newest: IsNewest<'_>) {
         let mut ends = self.shards[self.shard_of(hash_of(address))].writer.lock();
         let end = ends.rings[Part::Protected as usize];
-        self.admit_with(&mut ends, address, record, is_newest);
+        self.admit_with(&mut ends, (address, false), record, is_newest);
         if ends.rings[Part::Protected as usize] > end {
             ends.taken_over = ends.rings[Part::Protected as usize];
         }
@@ -249,14 +258,14 @@ impl RecordCache {
             }
         };
         ends.taken_over = *end;
-        place.put(hash, (Part::Protected, position), address, record);
+        place.put(hash, Entry::new(hash, Part::Protected, position), address, record);
         Filling::CameIn
     }
 
     fn admit_with(
         &self,
         ends: &mut Ends,
-        address: Address,
+        (address, is_awaited): (Address, bool),
         record: &DiskRecord<'_>,
         is_newest: IsNewest<'_>,
     ) {
@@ -293,7 +302,8 @@ impl RecordCache {
             place.publish(hash, Entry::new(hash, Part::Probation, ghost));
             return;
         };
-        place.put(hash, (part, position), address, record);
+        let entry = Entry::new(hash, part, position);
+        place.put(hash, if is_awaited { entry.awaited() } else { entry }, address, record);
     }
 
     fn shard_of(&self, hash: u64) -> usize {

@@ -10,7 +10,8 @@ const CHANCES: usize = 16;
 const POSITION_BITS: u32 = 47;
 const PROTECTED: u64 = 1 << POSITION_BITS;
 const REFERENCED: u64 = 1 << (POSITION_BITS + 1);
-const TAG_SHIFT: u32 = POSITION_BITS + 2;
+const AWAITED: u64 = 1 << (POSITION_BITS + 2);
+const TAG_SHIFT: u32 = POSITION_BITS + 3;
 
 /// As long as so many of the first bucket's entries are free the second one is not looked at.
 const FREE_ENTRIES: usize = BUCKET_ENTRIES / 4;
@@ -49,6 +50,20 @@ impl Entry {
 
     pub(super) fn referenced(self) -> Entry {
         Entry(self.0 | REFERENCED)
+    }
+
+    /// The record was read ahead of who is to ask for it, and that one has not come yet.
+    pub(super) fn is_awaited(self) -> bool {
+        self.0 & AWAITED != 0
+    }
+
+    pub(super) fn awaited(self) -> Entry {
+        Entry(self.0 | AWAITED)
+    }
+
+    /// The same once somebody has asked for the record.
+    pub(super) fn asked_for(self) -> Entry {
+        if self.is_awaited() { Entry(self.0 & !AWAITED) } else { self.referenced() }
     }
 
     pub(super) fn position(self) -> u64 {
@@ -158,19 +173,13 @@ impl<'a> Place<'a> {
     }
 
     /// Writes a record to its place, and enters it. The caller is the shard's writer, and has taken the place.
-    pub(super) fn put(
-        self,
-        hash: u64,
-        (part, position): (Part, u64),
-        address: Address,
-        record: &DiskRecord<'_>,
-    ) {
-        let target = self.ring(part).from(position);
+    pub(super) fn put(self, hash: u64, entry: Entry, address: Address, record: &DiskRecord<'_>) {
+        let target = self.ring(entry.part()).from(entry.position());
         target[0].store(address, Ordering::Relaxed);
         let (version, previous) = (record.version, record.previous);
         let value = (record.value, record.expires_at);
         record::write(&target[1..], record.shape, version, previous, record.key, value);
-        self.publish(hash, Entry::new(hash, part, position));
+        self.publish(hash, entry);
     }
 
     /// A position can be entered without loss of a record. The caller is the shard's writer.
