@@ -171,7 +171,7 @@ impl Engine {
         }
         let record = match wanted.keeps {
             true => self.read_disk(address)?,
-            false => self.read_from_disk(address)?.0,
+            false => self.read_from_disk(address, None)?.0,
         };
         Ok(wanted.of_record(&record))
     }
@@ -197,11 +197,14 @@ impl Engine {
         }
     }
 
-    /// Reads a record from disk, checked, and its [neighbours](super::neighbours) if it has any that are wanted; also says how many bytes that took.
-    fn read_from_disk(&self, address: Address) -> Result<(OwnedRecord, u64)> {
+    /// Reads a record from disk, checked, and takes its [neighbours](super::neighbours) up to an address with it; also says how many bytes that took.
+    fn read_from_disk(
+        &self,
+        address: Address,
+        neighbours_end: Option<Address>,
+    ) -> Result<(OwnedRecord, u64)> {
         let likely_bytes = self.cold.likely_bytes(address, self.segments.segment_bytes());
-        let neighbours_end = self.neighbours_end(address);
-        let all_bytes = neighbours_end.map_or(0, |end| (end - address) as usize);
+        let all_bytes = neighbours_end.map_or(0, |end| end.saturating_sub(address) as usize);
         let blocks = match extent::read_blocks(&self.segments, address, likely_bytes.max(all_bytes)) {
             // It may be another record's block that cannot be read.
             Err(_) if all_bytes > likely_bytes => extent::read_blocks(&self.segments, address, likely_bytes)?,
@@ -218,7 +221,7 @@ impl Engine {
 
     /// The same for who asks for its key; it counts, and stays in the cache.
     fn read_disk(&self, address: Address) -> Result<OwnedRecord> {
-        let (record, bytes_read) = self.read_from_disk(address)?;
+        let (record, bytes_read) = self.read_from_disk(address, self.neighbours_end(address))?;
         self.cold.note_read(record.shape.bytes(), bytes_read);
         self.cold.cache.admit(address, &record.as_disk_record(), &self.is_newest());
         self.watch_reads();
