@@ -311,8 +311,7 @@ impl Kiln {
     /// # Errors
     /// None today; fallible so that later kinds of snapshot may be.
     pub fn snapshot(&self) -> Result<Snapshot<'_>> {
-        let (version, moment) = self.engine().open_snapshot();
-        Ok(Snapshot::new(self.engine(), version, moment))
+        Ok(Snapshot::of_now(self.engine()))
     }
 
     /// The last durable state, at once: what a power loss now would leave.
@@ -374,7 +373,12 @@ impl Kiln {
             true => usize::MAX,
             false => count.saturating_mul(PLACES_PER_KEY).max(PLACES_MIN),
         };
-        for _ in 0..places_max {
+        for place in 0..places_max {
+            // Each has a few keys.
+            if place % keys::PLACES_AHEAD == 0 {
+                let places = keys::PLACES_AHEAD.min(count.saturating_sub(found.len()));
+                keys::read_places_ahead(self.engine(), cursor, places, &|_| false);
+            }
             let (next, keys) = keys::next_keys(self.engine(), object, cursor)?;
             for key in keys {
                 if self.get_with(map, &key, |value| value.is_some())? {

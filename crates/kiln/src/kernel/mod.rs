@@ -55,6 +55,7 @@ pub(crate) mod ledger;
 pub(crate) mod life;
 pub(crate) mod load;
 pub(crate) mod losses;
+pub(crate) mod map_walk;
 pub(crate) mod named_snapshot;
 mod neighbours;
 mod newest;

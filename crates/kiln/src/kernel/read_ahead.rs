@@ -175,7 +175,7 @@ impl Engine {
 
     /// Where the first record is, at an address or behind it, that is not in memory, or is not newer than a version; the newest one if that is far behind. The caller is
     /// pinned.
-    fn behind_newer(&self, newest: Address, version_max: u64) -> Address {
+    pub(super) fn behind_newer(&self, newest: Address, version_max: u64) -> Address {
         // Of the newest ones none need be looked at.
         if version_max == u64::MAX {
             return newest;
@@ -284,6 +284,25 @@ impl ReadAhead<'_> {
     pub(crate) fn take_done(&mut self) -> Option<Step> {
         let finished = self.reads.as_mut().filter(|_| self.in_flight_count > 0)?.queue.take_done()?;
         Some(self.take(finished).map_or(Step::Nothing, Step::Done))
+    }
+
+    /// Reads the records at these addresses, which may have left the log, and waits for them. Not for who uses [`Self::up_to`] or [`Self::begin`].
+    pub(crate) fn all(&mut self, addresses: &[Address]) {
+        for (item, &address) in addresses.iter().enumerate() {
+            let read = InFlight::first(item, address, self.likely_bytes(address));
+            if self.ride(read) {
+                continue;
+            }
+            while self.room() == 0 {
+                if self.step() == Step::Broken {
+                    return;
+                }
+            }
+            self.submit(self.with_neighbours(read));
+        }
+        while self.is_reading() {
+            self.step();
+        }
     }
 
     fn candidate(&self, hash: u64) -> Option<ColdRecord> {

@@ -1,9 +1,8 @@
 //! Maps: keys in no order, found by hash.
 
-use super::Snapshot;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::kernel::handle::{Handle, HasHandle, Object};
-use crate::kernel::read::keys::next_keys;
+use crate::kernel::map_walk::{MapWalk, Row};
 
 /// A named map from keys to values, in no order: point reads and writes, at the least cost.
 ///
@@ -53,50 +52,32 @@ impl HasHandle for Map {
 /// All keys and values of a map as of a snapshot, in no order, each once.
 #[derive(Debug)]
 pub struct MapIter<'s> {
-    snapshot: &'s Snapshot<'s>,
-    object: u32,
-    cursor: Option<u64>,
-    keys: std::vec::IntoIter<Vec<u8>>,
-    /// Why the map may not be walked at all: the one item then.
-    refused: Option<Error>,
+    walk: Option<MapWalk<'s>>,
+    rows: std::vec::IntoIter<Result<Row>>,
 }
 
 impl<'s> MapIter<'s> {
-    /// Over the map with this number, if it may be walked.
-    pub(crate) fn new(snapshot: &'s Snapshot<'s>, object: Result<u32>) -> MapIter<'s> {
-        let (object, cursor, refused) = match object {
-            Ok(object) => (object, Some(0), None),
-            Err(error) => (0, None, Some(error)),
+    /// Over a map that may be walked, or else why not: the one item then.
+    pub(crate) fn new(walk: Result<MapWalk<'s>>) -> MapIter<'s> {
+        let (walk, refused) = match walk {
+            Ok(walk) => (Some(walk), Vec::new()),
+            Err(error) => (None, vec![Err(error)]),
         };
-        MapIter { snapshot, object, cursor, keys: Vec::new().into_iter(), refused }
+        MapIter { walk, rows: refused.into_iter() }
     }
 }
 
 impl Iterator for MapIter<'_> {
-    type Item = Result<(Vec<u8>, Vec<u8>)>;
+    type Item = Result<Row>;
 
-    fn next(&mut self) -> Option<Self::Item> {
-        if let Some(error) = self.refused.take() {
-            return Some(Err(error));
-        }
+    fn next(&mut self) -> Option<Result<Row>> {
         loop {
-            for key in self.keys.by_ref() {
-                let mut value = Vec::new();
-                match self.snapshot.read(self.object, &key, &mut value) {
-                    Ok(true) => return Some(Ok((key, value))),
-                    Ok(false) => {}
-                    Err(error) => return Some(Err(error)),
-                }
+            if let Some(row) = self.rows.next() {
+                return Some(row);
             }
-            match next_keys(self.snapshot.engine(), self.object, self.cursor?) {
-                Ok((cursor, keys)) => {
-                    self.cursor = cursor;
-                    self.keys = keys.into_iter();
-                }
-                Err(error) => {
-                    self.cursor = None;
-                    return Some(Err(error));
-                }
+            match self.walk.as_mut()?.next_rows() {
+                Some(rows) => self.rows = rows.into_iter(),
+                None => self.walk = None,
             }
         }
     }

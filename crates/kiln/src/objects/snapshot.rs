@@ -9,6 +9,7 @@ use crate::kernel::clock::Version;
 use crate::kernel::engine::Engine;
 use crate::kernel::expiry::{Expiry, Moment};
 use crate::kernel::handle::Object;
+use crate::kernel::map_walk::{MapWalk, Sight};
 use crate::kernel::object::ObjectKind;
 use crate::kernel::snapshot::Held;
 use crate::storage::record::Address;
@@ -22,6 +23,8 @@ pub struct Snapshot<'db> {
     moment: Moment,
     /// Before this place in the log lies all that it sees; of one that has a name, and is opened late, much else, too.
     log_end: Address,
+    /// Before this one there is nothing of a newer version.
+    closed_end: Address,
 }
 
 impl std::fmt::Debug for Snapshot<'_> {
@@ -33,16 +36,21 @@ impl std::fmt::Debug for Snapshot<'_> {
 impl<'db> Snapshot<'db> {
     pub(crate) fn new(engine: &'db Arc<Engine>, held: Held, moment: Moment) -> Snapshot<'db> {
         // Its version is closed.
-        let log_end = engine.log.records_end();
-        Snapshot { engine, held, moment, log_end }
+        Snapshot { engine, held, moment, log_end: engine.log.records_end(), closed_end: 0 }
+    }
+
+    /// Of everything committed so far.
+    pub(crate) fn of_now(engine: &'db Arc<Engine>) -> Snapshot<'db> {
+        // Read first: what has hardened by then was committed by then.
+        let closed_end = engine.log.hardened();
+        let (held, moment) = engine.open_snapshot();
+        let mut snapshot = Snapshot::new(engine, held, moment);
+        snapshot.closed_end = closed_end;
+        snapshot
     }
 
     pub(crate) fn log_end(&self) -> Address {
         self.log_end
-    }
-
-    pub(crate) fn engine(&self) -> &'db Arc<Engine> {
-        self.engine
     }
 
     /// The version as of which it reads: all commits up to it, and none after.
@@ -120,7 +128,16 @@ impl<'db> Snapshot<'db> {
     /// All keys and values of a map, in no order; of another database's nothing but an `Input` error.
     pub fn iter(&self, map: &Map) -> MapIter<'_> {
         // An object of this database may well have the same number.
-        MapIter::new(self, self.check(map))
+        let walk = self.check(map).map(|object| {
+            let sight = Sight {
+                object,
+                version: self.held.version,
+                moment: &self.moment,
+                closed_end: self.closed_end,
+            };
+            MapWalk::new(self.engine, sight)
+        });
+        MapIter::new(walk)
     }
 
     /// When a row expires; `None` if there is none.

@@ -265,7 +265,7 @@ impl Engine {
                     at != NEVER && objects.binary_search(&object).is_ok()
                 };
                 // Nobody is going to ask for them.
-                let wanted = Wanted { is: &expires, keeps: false };
+                let wanted = Wanted { is: &expires, keeps: false, passes: &|_| false };
                 let mut cursor = Some(*cursor);
                 while places < PIECE_PLACES
                     && let Some(at) = cursor.filter(|_| rows.len() < PIECE_KEYS)
@@ -317,7 +317,7 @@ impl Engine {
             self.index.unchanged(bucket, stamp).then_some(addresses)?
         };
         let expires = |found: u32, at: u64| found == object.id && at != NEVER;
-        let wanted = Wanted { is: &expires, keeps: false };
+        let wanted = Wanted { is: &expires, keeps: false, passes: &|_| false };
         let mut expires_at = NEVER;
         for address in addresses {
             match self.key_at(address, &wanted).ok()? {

@@ -5,6 +5,9 @@ use crate::kernel::engine::Engine;
 use crate::storage::epoch;
 use crate::storage::record::{Address, OwnedRecord, RecordView};
 
+/// In so many places records on disk are read at once.
+pub(crate) const PLACES_AHEAD: usize = 32;
+
 /// Keys that somebody looks for at addresses that the index has.
 pub(crate) struct Wanted<'a> {
     /// Whether they are of this object, with a record whose row expires then, if it does.
@@ -12,6 +15,8 @@ pub(crate) struct Wanted<'a> {
     /// They, and what is met on the way to them, are read for somebody who is going to ask for their values: what comes from disk is kept, and counts as
     /// read.
     pub(crate) keeps: bool,
+    /// At which addresses nothing is to be looked for.
+    pub(crate) passes: &'a dyn Fn(Address) -> bool,
 }
 
 /// One of them.
@@ -77,13 +82,48 @@ impl Engine {
 /// The keys of `object` (with or without a value now) at a cursor, and the cursor that follows, if any. A key
 /// that is there throughout a walk from cursor 0 on is met exactly once, however the index grows meanwhile.
 pub(crate) fn next_keys(engine: &Engine, object: u32, cursor: u64) -> Result<(Option<u64>, Vec<Vec<u8>>)> {
+    next_keys_but(engine, object, cursor, &|_| false)
+}
+
+/// The same, but for those at addresses that are passed.
+pub(crate) fn next_keys_but(
+    engine: &Engine,
+    object: u32,
+    cursor: u64,
+    passes: &dyn Fn(Address) -> bool,
+) -> Result<(Option<u64>, Vec<Vec<u8>>)> {
     let (mut keys, mut failure) = (Vec::new(), None);
-    let wanted = Wanted { is: &|found, _| found == object, keeps: true };
+    let wanted = Wanted { is: &|found, _| found == object, keeps: true, passes };
     let next = keys_at(engine, cursor, &wanted, |found| match found {
         Ok(found) => keys.push(found.key),
         Err(error) => drop(failure.get_or_insert(error)),
     });
     failure.map_or(Ok((next, keys)), Err)
+}
+
+/// Reads the records on disk that [`next_keys_but`] is going to ask for, from a cursor on and in so many places, many at once.
+pub(crate) fn read_places_ahead(
+    engine: &Engine,
+    cursor: u64,
+    places: usize,
+    passes: &dyn Fn(Address) -> bool,
+) {
+    if engine.log.head() == engine.log.begin() {
+        return;
+    }
+    let (mut cold, mut cursor) = (Vec::new(), Some(cursor));
+    for _ in 0..places {
+        let Some(at) = cursor else { break };
+        let (addresses, next) = engine.index.addresses_at(at);
+        let is_cold = |address: &Address| *address < engine.log.head() && !engine.cold.cache.has(*address);
+        cold.extend(addresses.into_iter().filter(|address| is_cold(address) && !passes(*address)));
+        cursor = next;
+    }
+    // What lies beside each other is read together.
+    cold.sort_unstable();
+    if cold.len() > 1 {
+        engine.read_ahead().all(&cold);
+    }
 }
 
 /// As [`next_keys`], of all maps at once, for who goes on where a record cannot be read, whose key it may be or not.
@@ -113,7 +153,7 @@ fn keys_of_records(
     begin: Address,
 ) -> Option<Vec<Result<FoundKey>>> {
     let mut keys = Vec::new();
-    for &address in addresses {
+    for &address in addresses.iter().filter(|address| !(wanted.passes)(**address)) {
         match engine.key_at(address, wanted) {
             Ok(KeyAt::Key(key)) => keys.push(Ok(key)),
             Ok(KeyAt::Gone) if address >= begin => return None,

@@ -98,18 +98,24 @@ pub(crate) struct PastReading {
     pub(crate) expires_at: u64,
     /// Version of the record that said so, be it a deletion's; 0 if there is none.
     pub(crate) version: u64,
+    /// Where that record is; [`NO_ADDRESS`] if there is none.
+    pub(crate) address: Address,
 }
 
 impl PastReading {
     /// Of a value that expires then, if it does, or of none.
     fn of(stored: Option<u64>, version: u64) -> PastReading {
         let (found, stored, expires_at) = (stored.is_some(), stored.is_some(), stored.unwrap_or(NEVER));
-        PastReading { found, stored, expires_at, version }
+        PastReading { found, stored, expires_at, version, address: NO_ADDRESS }
+    }
+
+    fn at(self, address: Address) -> PastReading {
+        PastReading { address, ..self }
     }
 
     /// The same, of the newest record of a key, which is at this address.
     fn reading(self, address: Address, bucket: Bucket, stamp: Stamp) -> Reading {
-        let PastReading { found, stored, expires_at, version } = self;
+        let PastReading { found, stored, expires_at, version, .. } = self;
         Reading {
             found,
             stored,
@@ -448,7 +454,7 @@ impl Engine {
             if address < self.log.head() {
                 match self.ask_cached(address, question, out) {
                     None => return Walk::Cold(address),
-                    Some(sighting) => match sighting.walk(question) {
+                    Some(sighting) => match sighting.walk(address, question) {
                         Some(walk) => return walk,
                         None => address = sighting.previous,
                     },
@@ -464,7 +470,7 @@ impl Engine {
             }
             if view.version() <= version_max || planted(Bug::SnapshotReadsNewest) {
                 self.log.note_read(address, &view);
-                return Walk::Found(copy_put(&view, key, out));
+                return Walk::Found(copy_put(&view, key, out).at(address));
             }
             address = view.previous();
         }
@@ -483,7 +489,7 @@ impl Engine {
                 Err(_) if address < self.log.begin() => return Ok(Walk::OtherKey),
                 Err(error) => return Err(error),
             };
-            match sighting.walk(question) {
+            match sighting.walk(address, question) {
                 Some(walk) => return Ok(walk),
                 None => address = sighting.previous,
             }
@@ -515,12 +521,12 @@ impl Sighting {
         PastReading::of(self.kind.is_put().then_some(self.expires_at), self.version)
     }
 
-    /// Where a walk to the record that was asked for ends; `None` if it goes on to the one before.
-    fn walk(&self, question: &Question<'_>) -> Option<Walk> {
+    /// Where a walk to the record that was asked for ends, at this address; `None` if it goes on to the one before.
+    fn walk(&self, address: Address, question: &Question<'_>) -> Option<Walk> {
         match self.is_of_key {
             false => Some(Walk::OtherKey),
             true if self.version > question.version_max => None,
-            true => Some(Walk::Found(self.past())),
+            true => Some(Walk::Found(self.past().at(address))),
         }
     }
 }
