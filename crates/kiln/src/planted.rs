@@ -96,6 +96,8 @@ bugs! {
     SettlesNotWhatIsReplaced "settles-not-what-is-replaced" "A row does not settle although what replaces it is not durable yet.",
     FreezesTooNew "freezes-too-new" "A long scan takes what is newer than its snapshot out of the log.",
     FreezesDeletedRows "freezes-deleted-rows" "A long scan overlooks deletions in the log of what has settled.",
+    WalkTakesSuperseded "walk-takes-superseded" "A walk over a map takes what newer records have superseded out of the log.",
+    WalkOverlooksChanges "walk-overlooks-changes" "A walk over a map takes what was written since its snapshot for what that sees.",
     SettlesNotTheLastRun "settles-not-the-last-run" "What is still in memory behind the last sorted run counts as settled.",
     SettledBeforeTheLastRange "settled-before-the-last-range" "The first of several ranges of keys that settle already says that all have.",
     RootNotOfLeaf "root-not-of-leaf" "A walk does not look whether the tree has changed while it read a leaf." in schedules,
