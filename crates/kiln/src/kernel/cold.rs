@@ -166,7 +166,8 @@ impl Engine {
     /// # Errors
     /// As [`Self::ask_cold`].
     pub(crate) fn cold_key(&self, address: Address, wanted: &Wanted<'_>) -> Result<Option<FoundKey>> {
-        if let Some(found) = self.cold.cache.look(address, |view| wanted.of_view(view)) {
+        // Who asks for its value is going to look once more.
+        if let Some(found) = self.cold.cache.peek(address, |view| wanted.of_view(view)) {
             return Ok(found);
         }
         let record = match wanted.keeps {
@@ -207,14 +208,19 @@ impl Engine {
         let all_bytes = neighbours_end.map_or(0, |end| end.saturating_sub(address) as usize);
         let blocks = match extent::read_blocks(&self.segments, address, likely_bytes.max(all_bytes)) {
             // It may be another record's block that cannot be read.
-            Err(_) if all_bytes > likely_bytes => extent::read_blocks(&self.segments, address, likely_bytes)?,
+            Err(_) if all_bytes > likely_bytes => {
+                self.cold.neighbours.forget(address);
+                extent::read_blocks(&self.segments, address, likely_bytes)?
+            }
             blocks => blocks?,
         };
         let record = OwnedRecord::parse(address, blocks.bytes());
         let record = record.map_err(|what| self.segments.corrupted(address, what))?;
+        let end = address + record.shape.bytes();
+        self.cold.neighbours.note_end(address, end);
         if neighbours_end.is_some() {
             let behind = blocks.bytes().get(record.shape.bytes() as usize..).unwrap_or_default();
-            self.take_neighbours(address + record.shape.bytes(), behind);
+            self.take_neighbours(end, behind);
         }
         Ok((record, blocks.bytes_read))
     }

@@ -8,10 +8,10 @@
 //! ```
 //!
 //! Each record on disk is read by itself, in a block of which it has a small part: keys that were put in order, and are read, or put again, in order, would each take as long as the disk takes. So it is
-//! remembered which blocks were read last, by anybody. Who reads one of them once more, or the one behind it, goes through the log, and each time on reads twice as much. Who asks for records all over
+//! remembered with which blocks reads ended last, anybody's. Who reads one of them once more, or the one behind it, goes through the log, and each time on reads twice as much. Who asks for records all over
 //! the place pays for two looks at a small table.
 //!
-//! What comes in was not asked for: only what the index refers to is taken, and it gives way like what has been met once, also when it is. It changes nothing that anybody could see but how long reads take: a record's
+//! What comes in was not asked for: only what the index refers to is taken, and who asks for it first does not count. It changes nothing that anybody could see but how long reads take: a record's
 //! checksum covers its address, and who finds it asks for that address.
 //!
 //! Source: Linux reads files ahead so, and InnoDB its extents (linear read-ahead).
@@ -33,7 +33,7 @@ const CACHE_PART: u64 = 64;
 const BATCH: usize = 32;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// The blocks that were read last, each in the place that its number has.
+/// The blocks with which reads ended last, each in the place that its number has.
 pub(crate) struct Neighbours {
     /// A block's number and, in the lowest bits, how many blocks were read with it: two to the power of that.
     remembered: Box<[AtomicU64]>,
@@ -53,14 +53,32 @@ impl Neighbours {
         (entry >> 3 == block).then_some((entry & 7) as u32)
     }
 
-    /// Takes note of who is about to read a block; says whether what follows in so many blocks, two to the power of that, is to come with it.
-    fn note(&self, block: u64, level_max: u32) -> Option<u32> {
+    /// Whether what follows a record in this block is to come with it: in so many blocks, two to the power of that.
+    fn level_at(&self, block: u64, level_max: u32) -> Option<u32> {
         let before = block.checked_sub(1).and_then(|before| self.level_of(before));
-        let level = self.level_of(block).max(before).map(|level| (level + 1).min(level_max));
-        let last = block + (1 << level.unwrap_or(0)) - 1;
-        let entry = last << 3 | u64::from(level.unwrap_or(0));
-        self.remembered[last as usize % REMEMBERED].store(entry, Ordering::Relaxed);
-        level
+        self.level_of(block).max(before).map(|level| (level + 1).min(level_max))
+    }
+
+    /// A read ends with this block.
+    fn note_last(&self, block: u64, level: u32) {
+        self.remembered[block as usize % REMEMBERED].store(block << 3 | u64::from(level), Ordering::Relaxed);
+    }
+
+    /// What was read for a record with others could not be: who comes next begins again with one block.
+    pub(super) fn forget(&self, address: Address) {
+        for block in [address / BLOCK, (address / BLOCK).saturating_sub(1)] {
+            self.remembered[block as usize % REMEMBERED].store(u64::MAX, Ordering::Relaxed);
+        }
+    }
+
+    /// A record was read that ends before this address: who goes on begins there, in another block if it is long.
+    pub(super) fn note_end(&self, start: Address, end: Address) {
+        let (first, last) = (start / BLOCK, (end - 1) / BLOCK);
+        if first != last
+            && let Some(level) = self.level_of(first)
+        {
+            self.note_last(last, level);
+        }
     }
 }
 
@@ -72,11 +90,17 @@ impl Engine {
         if level_max == 0 {
             return None;
         }
-        let block = address / BLOCK;
-        let level = self.cold.neighbours.note(block, level_max)?;
+        let (block, neighbours) = (address / BLOCK, &self.cold.neighbours);
+        let Some(level) = neighbours.level_at(block, level_max) else {
+            neighbours.note_last(block, 0);
+            return None;
+        };
         let segment_end = (address + 1).next_multiple_of(self.segments.segment_bytes());
         // What is evicted is durable, and so has been written.
-        Some(((block + (1 << level)) * BLOCK).min(segment_end).min(self.log.head().next_multiple_of(BLOCK)))
+        let end =
+            ((block + (1 << level)) * BLOCK).min(segment_end).min(self.log.head().next_multiple_of(BLOCK));
+        neighbours.note_last((end / BLOCK).max(block + 1) - 1, level);
+        Some(end)
     }
 
     /// Takes what was read of the log from `start` on, where a record begins or ends, into the read cache. The caller is not pinned.

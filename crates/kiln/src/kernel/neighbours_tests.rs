@@ -150,7 +150,11 @@ fn a_small_cache_is_not_filled_with_neighbours() {
 #[test]
 fn who_goes_on_reads_twice_as_much_each_time() {
     let neighbours = Neighbours::new();
-    let note = |block| neighbours.note(block, 4);
+    let note = |block| {
+        let level = neighbours.level_at(block, 4);
+        neighbours.note_last(block + (1 << level.unwrap_or(0)) - 1, level.unwrap_or(0));
+        level
+    };
     assert_eq!(note(1_000), None);
     assert_eq!(note(3_000), None);
     assert_eq!(note(1_000), Some(1), "1000 and 1001");
@@ -164,4 +168,22 @@ fn who_goes_on_reads_twice_as_much_each_time() {
     assert_eq!(note(3_003), Some(2));
     assert_eq!(note(0), None);
     assert_eq!(note(1), Some(1));
+    // A record of some blocks.
+    assert_eq!(note(500), None);
+    neighbours.note_end(500 * BLOCK + 100, 503 * BLOCK);
+    assert_eq!(note(503), Some(1));
+    // One that cannot be read.
+    assert_eq!(note(700), None);
+    assert_eq!(note(701), Some(1));
+    neighbours.forget(702 * BLOCK + 7);
+    assert_eq!((note(702), note(703)), (None, Some(1)));
+}
+
+/// Each segment began again with one block.
+#[test]
+fn who_goes_on_in_the_next_segment_reads_as_much_as_before() {
+    let (_disk, db, map) = cold(1_000);
+    let end = u32::try_from(3 * SEGMENT_BYTES / 136).unwrap();
+    let (reads, _) = read(&db, &map, 0..end);
+    assert!(reads < 70, "{reads} reads");
 }

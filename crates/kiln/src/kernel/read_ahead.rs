@@ -286,6 +286,11 @@ impl ReadAhead<'_> {
         Some(self.take(finished).map_or(Step::Nothing, Step::Done))
     }
 
+    /// So many records can be read before one of them is asked for.
+    pub(crate) fn ahead_max(&self) -> usize {
+        self.ahead_max
+    }
+
     /// Reads the records at these addresses, which may have left the log, and waits for them. Not for who uses [`Self::up_to`] or [`Self::begin`].
     pub(crate) fn all(&mut self, addresses: &[Address]) {
         for (item, &address) in addresses.iter().enumerate() {
@@ -397,6 +402,8 @@ impl ReadAhead<'_> {
             if in_flight.has_neighbours {
                 self.engine.take_neighbours(in_flight.address, bytes(&in_flight));
             }
+        } else if in_flight.has_neighbours {
+            cold.neighbours.forget(in_flight.address);
         }
         self.engine.watch_reads();
         if finished.buffer.len() <= KEPT_BUFFER_BYTES_MAX

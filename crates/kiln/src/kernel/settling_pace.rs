@@ -68,6 +68,8 @@ struct Flow {
     due: u64,
     /// What the part before was granted, and in which time.
     before: Option<(u64, Duration)>,
+    /// How far commits may have been ahead when it ended.
+    ahead_then: u64,
 }
 
 impl Flow {
@@ -80,7 +82,7 @@ impl Flow {
         let Some((bytes, took)) = self.before else { return 0 };
         let times = self.since.elapsed().div_duration_f64(took);
         let due = self.due.saturating_add((bytes as f64 * times) as u64);
-        due.saturating_sub(granted).min(bytes / FLOW_PART)
+        due.saturating_sub(granted).min((bytes / FLOW_PART).max(self.ahead_then))
     }
 }
 
@@ -146,6 +148,7 @@ impl SettlingPace {
                 since: Instant::now(),
                 due: 0,
                 before: None,
+                ahead_then: 0,
             }),
             waits: AtomicU64::new(0),
         }
@@ -160,7 +163,8 @@ impl SettlingPace {
     pub(super) fn end_part(&self, bytes: u64) {
         let mut flow = self.flow.lock();
         let granted = self.granted.load(Ordering::Relaxed);
-        let due = granted.saturating_add(flow.ahead(granted));
+        flow.ahead_then = flow.ahead(granted);
+        let due = granted.saturating_add(flow.ahead_then);
         flow.begin(due);
         flow.before = Some((grant_of(bytes), flow.part_began.elapsed().max(WAIT_STEP)));
     }
@@ -420,9 +424,11 @@ mod tests {
         thread::sleep(took * FLOW_PART as u32);
         pace.take(most);
         assert_eq!(pace.bytes_ahead(most), 0);
-        pace.end_part(PART);
+        // Of whatever length it was.
+        pace.end_part(PART / 64);
         pace.begin_part();
         assert_eq!(pace.bytes_ahead(most), 0);
+        assert!(pace.bytes_ahead(most + AHEAD_BYTES_MAX) > 0, "and it is no more");
     }
 
     /// Who waited went on waiting although what was left flowed, where that was little.

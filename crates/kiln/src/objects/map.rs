@@ -1,6 +1,6 @@
 //! Maps: keys in no order, found by hash.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::handle::{Handle, HasHandle, Object};
 use crate::kernel::map_walk::{MapWalk, Row};
 
@@ -52,18 +52,14 @@ impl HasHandle for Map {
 /// All keys and values of a map as of a snapshot, in no order, each once.
 #[derive(Debug)]
 pub struct MapIter<'s> {
-    walk: Option<MapWalk<'s>>,
-    rows: std::vec::IntoIter<Result<Row>>,
+    /// Or why it may not be walked at all: the one item then.
+    walk: Result<MapWalk<'s>, Option<Error>>,
 }
 
 impl<'s> MapIter<'s> {
-    /// Over a map that may be walked, or else why not: the one item then.
+    /// Over a map, if it may be walked.
     pub(crate) fn new(walk: Result<MapWalk<'s>>) -> MapIter<'s> {
-        let (walk, refused) = match walk {
-            Ok(walk) => (Some(walk), Vec::new()),
-            Err(error) => (None, vec![Err(error)]),
-        };
-        MapIter { walk, rows: refused.into_iter() }
+        MapIter { walk: walk.map_err(Some) }
     }
 }
 
@@ -71,14 +67,9 @@ impl Iterator for MapIter<'_> {
     type Item = Result<Row>;
 
     fn next(&mut self) -> Option<Result<Row>> {
-        loop {
-            if let Some(row) = self.rows.next() {
-                return Some(row);
-            }
-            match self.walk.as_mut()?.next_rows() {
-                Some(rows) => self.rows = rows.into_iter(),
-                None => self.walk = None,
-            }
+        match &mut self.walk {
+            Ok(walk) => walk.next_row(),
+            Err(refused) => refused.take().map(Err),
         }
     }
 }

@@ -82,18 +82,8 @@ impl Engine {
 /// The keys of `object` (with or without a value now) at a cursor, and the cursor that follows, if any. A key
 /// that is there throughout a walk from cursor 0 on is met exactly once, however the index grows meanwhile.
 pub(crate) fn next_keys(engine: &Engine, object: u32, cursor: u64) -> Result<(Option<u64>, Vec<Vec<u8>>)> {
-    next_keys_but(engine, object, cursor, &|_| false)
-}
-
-/// The same, but for those at addresses that are passed.
-pub(crate) fn next_keys_but(
-    engine: &Engine,
-    object: u32,
-    cursor: u64,
-    passes: &dyn Fn(Address) -> bool,
-) -> Result<(Option<u64>, Vec<Vec<u8>>)> {
     let (mut keys, mut failure) = (Vec::new(), None);
-    let wanted = Wanted { is: &|found, _| found == object, keeps: true, passes };
+    let wanted = Wanted { is: &|found, _| found == object, keeps: true, passes: &|_| false };
     let next = keys_at(engine, cursor, &wanted, |found| match found {
         Ok(found) => keys.push(found.key),
         Err(error) => drop(failure.get_or_insert(error)),
@@ -101,7 +91,7 @@ pub(crate) fn next_keys_but(
     failure.map_or(Ok((next, keys)), Err)
 }
 
-/// Reads the records on disk that [`next_keys_but`] is going to ask for, from a cursor on and in so many places, many at once.
+/// Reads the records on disk that [`keys_at`] is going to ask for, from a cursor on and in so many places, many at once.
 pub(crate) fn read_places_ahead(
     engine: &Engine,
     cursor: u64,
@@ -111,9 +101,9 @@ pub(crate) fn read_places_ahead(
     if engine.log.head() == engine.log.begin() {
         return;
     }
-    let (mut cold, mut cursor) = (Vec::new(), Some(cursor));
+    let (mut ahead, mut cold, mut cursor) = (engine.read_ahead(), Vec::new(), Some(cursor));
     for _ in 0..places {
-        let Some(at) = cursor else { break };
+        let Some(at) = cursor.filter(|_| cold.len() < ahead.ahead_max()) else { break };
         let (addresses, next) = engine.index.addresses_at(at);
         let is_cold = |address: &Address| *address < engine.log.head() && !engine.cold.cache.has(*address);
         cold.extend(addresses.into_iter().filter(|address| is_cold(address) && !passes(*address)));
@@ -122,7 +112,7 @@ pub(crate) fn read_places_ahead(
     // What lies beside each other is read together.
     cold.sort_unstable();
     if cold.len() > 1 {
-        engine.read_ahead().all(&cold);
+        ahead.all(&cold);
     }
 }
 

@@ -213,7 +213,7 @@ fn c2_a_long_walk_finds_the_newest_of_several_records_of_the_empty_key() -> Resu
 /// Each takes memory.
 #[test]
 fn no_more_than_four_walks_at_a_time_are_over_what_is_frozen() -> Result<()> {
-    let (db, _disk) = open(1 << 20)?;
+    let (db, _disk) = open(4 << 20)?;
     let (table, mut model) = (db.table("table")?, Model::new());
     change(&db, &table, 0, &mut model)?;
     evict(&db)?;

@@ -170,6 +170,21 @@ impl RecordCache {
     /// Shows the record at `address` to `look`, if it is here; `None` if it is not, or was given up meanwhile: then `look` may
     /// have been shown anything.
     pub(crate) fn look<T>(&self, address: Address, look: impl FnOnce(&RecordView<'_>) -> T) -> Option<T> {
+        self.look_with(address, true, look)
+    }
+
+    /// The same for who does not count as asking for it.
+    pub(crate) fn peek<T>(&self, address: Address, look: impl FnOnce(&RecordView<'_>) -> T) -> Option<T> {
+        self.look_with(address, false, look)
+    }
+
+    #[inline]
+    fn look_with<T>(
+        &self,
+        address: Address,
+        asks: bool,
+        look: impl FnOnce(&RecordView<'_>) -> T,
+    ) -> Option<T> {
         let hash = hash_of(address);
         let place = self.place_of(hash)?;
         for slot in place.slots(hash) {
@@ -188,7 +203,7 @@ impl RecordCache {
                 return None;
             }
             let marked = entry.asked_for().0;
-            if marked != entry.0 {
+            if asks && marked != entry.0 {
                 // If the entry has changed, it is about another record, or has been marked.
                 let _ = slot.compare_exchange(entry.0, marked, Ordering::Relaxed, Ordering::Relaxed);
             }
