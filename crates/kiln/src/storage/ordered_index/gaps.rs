@@ -33,7 +33,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Gaps of a table.
-const GAPS_MAX: usize = 64;
+const GAPS_MAX: usize = 1024;
 /// A gap does not end at longer keys: it is kept in memory.
 const KEY_BYTES_MAX: usize = 1 << 10;
 /// A gap is given up when it was broken so often since it has grown: its rows come back.
@@ -143,7 +143,12 @@ impl List {
     }
 
     fn free_place(&self) -> Option<usize> {
-        (0..GAPS_MAX).find(|place| self.gaps.iter().all(|gap| gap.place != *place))
+        if self.gaps.len() >= GAPS_MAX {
+            return None;
+        }
+        let mut is_used = [false; GAPS_MAX];
+        self.gaps.iter().for_each(|gap| is_used[gap.place] = true);
+        is_used.iter().position(|is_used| !is_used)
     }
 
     /// The place of a gap that is watched for somebody else, who has to begin again if he is not done.
@@ -254,8 +259,8 @@ impl List {
     }
 
     fn note_least(&mut self) {
-        let least = self.gaps.iter().map(|gap| gap.keys).min();
-        self.least_keys = least.filter(|_| self.gaps.len() >= GAPS_MAX).unwrap_or(0);
+        let is_full = self.gaps.len() >= GAPS_MAX;
+        self.least_keys = is_full.then(|| self.gaps.iter().map(|gap| gap.keys).min()).flatten().unwrap_or(0);
     }
 
     /// A place for a gap that has cost so much.

@@ -167,7 +167,7 @@ fn c2_a_gap_to_which_rows_come_back_one_after_the_other_is_given_up_and_who_puts
 fn c2_who_puts_a_row_into_a_gap_that_he_has_used_goes_on_with_all_of_it_whatever_becomes_of_it() {
     let long = [b'k'; KEY_BYTES_MAX];
     let many = (0..100).map(|row| format!("k{row:03}").into_bytes());
-    let in_full_list = (0..GAPS_MAX as u32).map(|number| format!("b{number:03}"));
+    let in_full_list = (0..GAPS_MAX as u32).map(|number| format!("b{number:05}"));
     for (others, keys) in [
         (vec![], many.collect()),
         (vec![], vec![long.to_vec()]),
@@ -205,7 +205,7 @@ fn c2_who_puts_a_row_into_a_gap_that_he_has_used_goes_on_with_all_of_it_whatever
 #[test]
 fn c2_where_there_are_too_many_gaps_those_stay_that_have_cost_most() {
     let index = OrderedIndex::new();
-    let name = |number: usize| format!("{number:03}");
+    let name = |number: usize| format!("{number:05}");
     let claim = |number: usize, keys: u64| {
         let (first, end) = (name(2 * number), name(2 * number + 1));
         index.claim_gap(first.as_bytes()..end.as_bytes(), keys)
