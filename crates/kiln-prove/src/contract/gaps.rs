@@ -389,3 +389,36 @@ fn c2_each_job_of_a_queue_is_taken_once_whoever_puts_them_where() {
         assert_ne!(gaps.into_inner(), 0, "nothing was passed in one step");
     });
 }
+
+/// Once all deleted keys of a queue had left the index a new gap began where the next were, and the old one stayed: a table of some queues had no room for more gaps.
+#[test]
+fn c2_a_queue_is_one_gap_whatever_was_forgotten_meanwhile() {
+    for is_settled in [false, true] {
+        let (db, table) = emptied(is_settled);
+        // There is a row before, and one behind.
+        for number in [0, 99_999] {
+            db.put(&table, key(number), b"there").unwrap().forget();
+        }
+        let gaps = db.statistics().gaps;
+        for round in 1..20 {
+            let rows = ROWS * round..ROWS * (round + 1);
+            for number in rows.clone() {
+                db.put(&table, key(number), b"row").unwrap().forget();
+            }
+            for number in rows {
+                db.delete(&table, key(number)).unwrap().forget();
+            }
+            let first = || db.snapshot().unwrap().range(&table, key(1)..).next().unwrap().unwrap().0;
+            (0..4).for_each(|_| assert_eq!(first(), key(99_999)));
+            // Nobody need know of them any more.
+            settle(&db);
+            db.persist().unwrap();
+        }
+        assert!(db.statistics().gaps <= gaps + 1, "{} gaps, {gaps} before", db.statistics().gaps);
+        let rows = db.snapshot().unwrap().range::<&[u8]>(&table, ..).count();
+        assert_eq!(rows, 2);
+        // What comes there is seen.
+        db.put(&table, key(777), b"new").unwrap().forget();
+        assert_eq!(db.snapshot().unwrap().range(&table, key(1)..).next().unwrap().unwrap().0, key(777));
+    }
+}

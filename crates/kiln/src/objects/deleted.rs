@@ -5,6 +5,8 @@
 //!                  [ claimed )                      looked at once more: is each deleted?
 //!                  [ a gap   [ claimed )            and so on, as long as there are more
 //! ```
+//!
+//! Keys leave the index once nobody need know any more that they were deleted, and the gap stays where they were. So a claim begins where the gap before it ends, if no key is between: else a queue of which all of that happens between one look and the next one would leave a gap behind each time.
 
 use std::cell::Cell;
 use std::ops::Bound;
@@ -137,25 +139,37 @@ impl Rows<'_> {
         let (first, end) =
             if reverse { (walk.key(), &passed.begin[..]) } else { (&passed.begin[..], &behind[..]) };
         let keys = std::mem::take(&mut passed.keys);
-        let Some(claim) = table.ordered().claim_gap(first..end, keys) else {
-            // There are too many gaps.
-            passed.keys_min *= 2;
-            return Ok(());
-        };
         let engine: &Engine = &table.handle().engine;
         let looking = Looking { engine, newest: Cell::new(0) };
-        let walk_once_more = Walk::new::<&[u8]>((Bound::Included(&first), Bound::Excluded(&end)));
-        let mut rows = Rows::new(table, walk_once_more);
-        rows.passed.is_refused = true;
-        match rows.lend(&looking) {
-            Ok(None) => {}
-            Ok(Some(_)) => {
-                passed.is_refused = true;
+        let stretch_before = match reverse || passed.is_behind_gap {
+            true => None,
+            false => table.ordered().end_of_gap_before(first),
+        };
+        let mut claimed = None;
+        // What has settled may be there, too.
+        for first in stretch_before.as_deref().into_iter().chain([first]) {
+            let Some(claim) = table.ordered().claim_gap(first..end, keys) else {
+                // There are too many gaps.
+                passed.keys_min *= 2;
                 return Ok(());
+            };
+            let walk_once_more = Walk::new::<&[u8]>((Bound::Included(&first), Bound::Excluded(&end)));
+            let mut rows = Rows::new(table, walk_once_more);
+            rows.passed.is_refused = true;
+            match rows.lend(&looking) {
+                Ok(None) => {
+                    claimed = Some(claim);
+                    break;
+                }
+                Ok(Some(_)) => {}
+                // Somebody is at it, or it cannot be read: so much for now.
+                Err(_) => return Ok(()),
             }
-            // Somebody is at it, or it cannot be read: so much for now.
-            Err(_) => return Ok(()),
         }
+        let Some(claim) = claimed else {
+            passed.is_refused = true;
+            return Ok(());
+        };
         let (version, oldest_snapshot) = (looking.newest.get(), engine.oldest_snapshot());
         for joined in claim.grant(Granted { version, oldest_snapshot, forward: !reverse }) {
             reader.note_joined(table.handle().id, joined)?;

@@ -428,6 +428,19 @@ impl OrderedIndex {
         Some(GapRead { read, version: since.version })
     }
 
+    /// Where the gap before a key ends, if there is no other key between.
+    pub(crate) fn end_of_gap_before(&self, key: &[u8]) -> Option<Vec<u8>> {
+        let end = {
+            let pin = epoch::pin();
+            let list = self.gaps.list.get(&pin)?;
+            let at = list.gaps.partition_point(|gap| &*gap.newest.stretch.end < key).checked_sub(1)?;
+            list.gaps[at].newest.stretch.end.to_vec()
+        };
+        let mut next = Vec::new();
+        self.keys_behind(&end, 1, &mut next);
+        next.first().is_none_or(|next| &next[..] >= key).then_some(end)
+    }
+
     /// Claims a stretch, of which so many keys were passed, for who is going to look whether there are rows; nothing if somebody else does so at this moment, or there are too many gaps.
     pub(crate) fn claim_gap(&self, Range { start, end }: Range<&[u8]>, keys: u64) -> Option<Claim<'_>> {
         if start.len().max(end.len()) > KEY_BYTES_MAX {
