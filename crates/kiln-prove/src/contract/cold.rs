@@ -155,10 +155,12 @@ fn c2_what_is_read_twice_comes_from_the_cache_the_second_time() {
         (0..500)
             .for_each(|number| assert_eq!(db.get(&map, key(number)).unwrap().unwrap(), [number as u8; 200]));
         let after = db.statistics();
-        (after.cold_reads - before.cold_reads, after.cache_hits - before.cache_hits)
+        let neighbours = after.neighbours_read - before.neighbours_read;
+        (after.cold_reads - before.cold_reads, neighbours, after.cache_hits - before.cache_hits)
     };
-    assert_eq!(read_all().0, 500);
-    let (reads, hits) = read_all();
+    let (reads, neighbours, _) = read_all();
+    assert!(reads + neighbours >= 500);
+    let (reads, _, hits) = read_all();
     assert!(reads < 50 && hits >= 450, "{reads} reads, {hits} hits");
 }
 
@@ -260,7 +262,9 @@ fn c2_a_batch_reads_each_cold_record_once_and_ahead_of_its_operation() {
     db.get_many(&map, &keys, look).unwrap();
     let after = db.statistics();
     assert_eq!(next, KEYS as usize);
-    assert_eq!(after.cold_reads - before.cold_reads, u64::from(KEYS), "{after:?}");
+    let (reads, neighbours) =
+        (after.cold_reads - before.cold_reads, after.neighbours_read - before.neighbours_read);
+    assert!(reads < u64::from(KEYS) / 10 && reads + neighbours >= u64::from(KEYS), "{after:?}");
     // Ahead, and not by the operation itself: there each was found in the cache.
     assert!(after.cache_hits - before.cache_hits >= u64::from(KEYS), "{after:?}");
     assert_eq!(after.reads_in_flight, 0);
@@ -334,7 +338,7 @@ fn c2_a_batch_of_a_session_reads_ahead_too() {
         true
     };
     session.update_many(&map, &keys, change).unwrap().forget();
-    assert!(ahead.unwrap() > 10, "{ahead:?} reads before the first operation");
+    assert!(ahead.unwrap() > 3, "{ahead:?} reads before the first operation");
     assert!(keys.iter().all(|key| db.get(&map, key).unwrap().unwrap().is_empty()));
 }
 
@@ -377,7 +381,8 @@ fn c3_a_transaction_of_many_cold_keys_holds_nobody_up() {
             db.put(&map, key(number), "").unwrap().forget();
         }
         make_cold(&db, &db.map("ballast").unwrap());
-        let cold_reads = db.statistics().cold_reads;
+        let read = || db.statistics().cold_reads + db.statistics().neighbours_read;
+        let before = read();
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -391,7 +396,7 @@ fn c3_a_transaction_of_many_cold_keys_holds_nobody_up() {
             over.store(true, Ordering::Relaxed);
             written.unwrap().forget();
         });
-        assert!(db.statistics().cold_reads - cold_reads >= u64::from(KEYS) / 2, "they were on disk");
+        assert!(read() - before >= u64::from(KEYS) / 2, "they were on disk");
         assert_eq!(map.len(), u64::from(KEYS));
     });
 }

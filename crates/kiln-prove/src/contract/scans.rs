@@ -172,9 +172,10 @@ fn c2_a_range_reads_each_cold_record_once_and_ahead() {
     make_settled(&db, &db.map("others").unwrap());
     let (before, snapshot) = (db.statistics(), db.snapshot().unwrap());
     let cold_reads = || db.statistics().cold_reads - before.cold_reads;
+    let read = || cold_reads() + db.statistics().neighbours_read - before.neighbours_read;
     // What is not asked for is hardly read.
     assert_eq!(snapshot.range(&table, row(1_200)..).limit(5).count(), 5);
-    assert_eq!(cold_reads(), 5);
+    assert!((1..=5).contains(&cold_reads()), "{}", cold_reads());
     assert!(snapshot.range(&table, row(700)..).next().unwrap().is_ok());
     assert!(cold_reads() < 12, "{}", cold_reads());
     // A long walk would leave the records, and read the log in one piece.
@@ -188,7 +189,7 @@ fn c2_a_range_reads_each_cold_record_once_and_ahead() {
     }
     let rest = db.transact(|tx| Ok(tx.range(&table, row(ROWS / 2)..).limit(ROWS as usize).count()));
     assert_eq!((rows, rest.unwrap().forget() as u32), (ROWS / 2, ROWS - ROWS / 2));
-    assert_eq!(cold_reads(), u64::from(ROWS));
+    assert!(cold_reads() < u64::from(ROWS) && read() >= u64::from(ROWS), "{} of {}", cold_reads(), read());
     let after = db.statistics();
     // By whoever reads ahead, so that whoever reads the row finds it in the cache; but for a few that had nothing beside them.
     assert!(after.cache_hits - before.cache_hits >= u64::from(ROWS - ROWS / 50), "{after:?}");

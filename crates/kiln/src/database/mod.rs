@@ -373,11 +373,13 @@ impl Kiln {
             true => usize::MAX,
             false => count.saturating_mul(PLACES_PER_KEY).max(PLACES_MIN),
         };
+        let mut read_to = 0;
         for place in 0..places_max {
-            // Each has a few keys.
-            if place % keys::PLACES_AHEAD == 0 {
-                let places = keys::PLACES_AHEAD.min(count.saturating_sub(found.len()));
+            if place == read_to {
+                // Each has a few keys, most of the time.
+                let places = count.saturating_sub(found.len()).clamp(1, keys::PLACES_AHEAD);
                 keys::read_places_ahead(self.engine(), cursor, places, &|_| false);
+                read_to += places;
             }
             let (next, keys) = keys::next_keys(self.engine(), object, cursor)?;
             for key in keys {

@@ -23,8 +23,10 @@ use crate::storage::record::{Address, DiskRecord};
 use crate::storage::seal::{SEAL_BYTES, Seal};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// So many blocks are remembered: as many walks through the log go on side by side.
-const REMEMBERED: usize = 256;
+/// So many blocks are remembered at the most: as many walks through the log go on side by side.
+const REMEMBERED_MAX: u64 = 256;
+/// And one for so much of the read cache. Of a small log most blocks would be remembered else, and whoever reads anywhere seem to go on.
+const CACHE_BYTES_PER_BLOCK: u64 = 64 << 10;
 /// At the most two to the power of this many blocks are read at once.
 const LEVEL_MAX: u32 = 4;
 /// What is read at once is such a part of the read cache at the most, so that it is still there when it is asked for.
@@ -35,6 +37,8 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// The blocks with which reads ended last, each in the place that its number has.
 pub(crate) struct Neighbours {
+    /// So many places are in use.
+    count: AtomicU64,
     /// A block's number and, in the lowest bits, how many blocks were read with it: two to the power of that.
     remembered: Box<[AtomicU64]>,
     /// Records that have come in so.
@@ -44,12 +48,25 @@ pub(crate) struct Neighbours {
 impl Neighbours {
     pub(super) fn new() -> Neighbours {
         // No log has a block of this number.
-        let remembered = (0..REMEMBERED).map(|_| AtomicU64::new(u64::MAX)).collect();
-        Neighbours { remembered, records: AtomicU64::new(0) }
+        let remembered = (0..REMEMBERED_MAX).map(|_| AtomicU64::new(u64::MAX)).collect();
+        Neighbours { count: AtomicU64::new(REMEMBERED_MAX), remembered, records: AtomicU64::new(0) }
+    }
+
+    /// Where a block is remembered.
+    fn place_of(&self, block: u64) -> &AtomicU64 {
+        &self.remembered[(block % self.count.load(Ordering::Relaxed)) as usize]
+    }
+
+    /// The read cache has so much memory.
+    fn fit(&self, cache_bytes: u64) {
+        let count = (cache_bytes / CACHE_BYTES_PER_BLOCK).clamp(1, REMEMBERED_MAX);
+        if count != self.count.load(Ordering::Relaxed) {
+            self.count.store(count, Ordering::Relaxed);
+        }
     }
 
     fn level_of(&self, block: u64) -> Option<u32> {
-        let entry = self.remembered[block as usize % REMEMBERED].load(Ordering::Relaxed);
+        let entry = self.place_of(block).load(Ordering::Relaxed);
         (entry >> 3 == block).then_some((entry & 7) as u32)
     }
 
@@ -61,13 +78,13 @@ impl Neighbours {
 
     /// A read ends with this block.
     fn note_last(&self, block: u64, level: u32) {
-        self.remembered[block as usize % REMEMBERED].store(block << 3 | u64::from(level), Ordering::Relaxed);
+        self.place_of(block).store(block << 3 | u64::from(level), Ordering::Relaxed);
     }
 
     /// What was read for a record with others could not be: who comes next begins again with one block.
     pub(super) fn forget(&self, address: Address) {
         for block in [address / BLOCK, (address / BLOCK).saturating_sub(1)] {
-            self.remembered[block as usize % REMEMBERED].store(u64::MAX, Ordering::Relaxed);
+            self.place_of(block).store(u64::MAX, Ordering::Relaxed);
         }
     }
 
@@ -85,12 +102,14 @@ impl Neighbours {
 impl Engine {
     /// Up to where the log is to be read for the cold record at an address, if not for it alone; takes note of it.
     pub(super) fn neighbours_end(&self, address: Address) -> Option<Address> {
-        let most = self.cold.cache.bytes() / CACHE_PART / BLOCK;
+        let cache_bytes = self.cold.cache.bytes();
+        let most = cache_bytes / CACHE_PART / BLOCK;
         let level_max = most.checked_ilog2().unwrap_or(0).min(LEVEL_MAX);
         if level_max == 0 {
             return None;
         }
         let (block, neighbours) = (address / BLOCK, &self.cold.neighbours);
+        neighbours.fit(cache_bytes);
         let Some(level) = neighbours.level_at(block, level_max) else {
             neighbours.note_last(block, 0);
             return None;

@@ -49,7 +49,7 @@ impl HasHandle for Map {
     }
 }
 
-/// All keys and values of a map as of a snapshot, in no order, each once.
+/// All keys and values of a map as of a snapshot, in no order, each once; see [`Snapshot::iter`](crate::Snapshot::iter).
 #[derive(Debug)]
 pub struct MapIter<'s> {
     /// Or why it may not be walked at all: the one item then.

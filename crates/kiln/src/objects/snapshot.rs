@@ -125,7 +125,8 @@ impl<'db> Snapshot<'db> {
         self.get_into(object, key, &mut Vec::new())
     }
 
-    /// All keys and values of a map, in no order; of another database's nothing but an `Input` error.
+    /// All keys and values of a map, in no order; of another database's nothing but an `Input` error. What is on disk alone is read in the order of the log, from one end to the other. A record that cannot be
+    /// read is an error, `Corrupted` or `Io`, and the others follow: that it is this map's need not be known.
     pub fn iter(&self, map: &Map) -> MapIter<'_> {
         // An object of this database may well have the same number.
         let walk = self.check(map).map(|object| {
