@@ -214,8 +214,7 @@ impl Engine {
             }
             blocks => blocks?,
         };
-        let record = OwnedRecord::parse(address, blocks.bytes());
-        let record = record.map_err(|what| self.segments.corrupted(address, what))?;
+        let record = blocks.record(&self.segments)?;
         let end = address + record.shape.bytes();
         self.cold.neighbours.note_end(address, end);
         if neighbours_end.is_some() {

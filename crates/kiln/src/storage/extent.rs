@@ -286,6 +286,7 @@ fn parse_item(address: Address, rest: &[u8]) -> Result<Item<'_>, (Address, &'sta
 
 /// Blocks of the log that were read for a record.
 pub(crate) struct Blocks {
+    address: Address,
     buffer: AlignedBuffer,
     /// Where the record begins in them.
     skip: usize,
@@ -297,6 +298,12 @@ impl Blocks {
     /// What was read from the record on.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buffer[self.skip..]
+    }
+
+    /// The record, checked.
+    pub(crate) fn record(&self, segments: &Segments) -> Result<record::OwnedRecord> {
+        record::OwnedRecord::parse(self.address, self.bytes())
+            .map_err(|what| segments.corrupted(self.address, what))
     }
 }
 
@@ -323,7 +330,7 @@ pub(crate) fn read_blocks(segments: &Segments, address: Address, likely_bytes: u
         buffer = read(skip + shape.bytes() as usize)?;
         bytes_read += buffer.len() as u64;
     }
-    Ok(Blocks { buffer, skip, bytes_read })
+    Ok(Blocks { address, buffer, skip, bytes_read })
 }
 
 /// Reads one record from disk, checked, as [`read_blocks`].
@@ -332,8 +339,7 @@ pub(crate) fn read_record(
     address: Address,
     likely_bytes: usize,
 ) -> Result<record::OwnedRecord> {
-    let blocks = read_blocks(segments, address, likely_bytes)?;
-    record::OwnedRecord::parse(address, blocks.bytes()).map_err(|what| segments.corrupted(address, what))
+    read_blocks(segments, address, likely_bytes)?.record(segments)
 }
 
 #[cfg(test)]

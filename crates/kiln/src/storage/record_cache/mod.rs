@@ -230,15 +230,22 @@ impl RecordCache {
 
     /// Keeps a checked record that was read at `address`, or that leaves the log's memory, and is durable; unless it is too long, or somebody else is at work on the shard.
     pub(crate) fn admit(&self, address: Address, record: &DiskRecord<'_>, is_newest: IsNewest<'_>) {
-        if let Some(mut ends) = self.shards[self.shard_of(hash_of(address))].writer.try_lock() {
-            self.admit_with(&mut ends, (address, false), record, is_newest);
-        }
+        self.admit_unless_busy((address, false), record, is_newest);
     }
 
     /// The same for a record that was read for somebody who is going to ask for it.
     pub(crate) fn admit_ahead(&self, address: Address, record: &DiskRecord<'_>, is_newest: IsNewest<'_>) {
+        self.admit_unless_busy((address, true), record, is_newest);
+    }
+
+    fn admit_unless_busy(
+        &self,
+        (address, is_awaited): (Address, bool),
+        record: &DiskRecord<'_>,
+        is_newest: IsNewest<'_>,
+    ) {
         if let Some(mut ends) = self.shards[self.shard_of(hash_of(address))].writer.try_lock() {
-            self.admit_with(&mut ends, (address, true), record, is_newest);
+            self.admit_with(&mut ends, (address, is_awaited), record, is_newest);
         }
     }
 
